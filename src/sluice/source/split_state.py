@@ -168,6 +168,10 @@ class SplitState:
                 return count
         return len(self.cut_points)
 
+    def count_up_to(self, end: After) -> int:
+        """How many cut points a batch up to `end` takes."""
+        return bisect_right(self.cut_points, end.sequence, key=lambda point: point.sequence)
+
     def cut_at(self, count: int) -> After | Closed | None:
         """The end of a batch that takes the first `count` cut points; None where that is no progress."""
         if count == len(self.cut_points):
@@ -429,8 +433,7 @@ class SplitState:
         Cut points behind a gap are dropped, unless the batch has taken the records in the gap.
         """
         if isinstance(position, After) and position != self.position:
-            taken = sum(1 for point in self.cut_points if point.sequence <= position.sequence)
-            self.cut_points = self.cut_points[taken:]
+            self.cut_points = self.cut_points[self.count_up_to(position) :]
             if self.cut_points and position == before(self.cut_points[0].number):
                 self.cut_points = [self.cut_points[0]._replace(is_after_gap=False), *self.cut_points[1:]]
             self.position = position
