@@ -43,6 +43,8 @@ SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
 KINESIS_BASE = (
     "sluice.kinesis.agent_options",
     "sluice.kinesis.client",
+    "sluice.kinesis.consumer_calls",
+    "sluice.kinesis.consumer_registrar",
     "sluice.kinesis.consumers",
     "sluice.kinesis.dealing",
     "sluice.kinesis.fanout_options",
