@@ -33,6 +33,7 @@ from sluice.retry import Retrier
 __all__ = ["Consumer", "ConsumerRegistrar"]
 
 _REGISTER: Final = "RegisterStreamConsumer"
+_DESCRIBE_STREAM: Final = "DescribeStreamSummary"
 # https://docs.aws.amazon.com/kinesis/latest/APIReference/API_RegisterStreamConsumer.html
 _LIMITS: Final = (
     "a stream has at most 20 consumers (50 in on-demand advantage mode), 5 of them being created at once, "
@@ -56,6 +57,24 @@ class Consumer:
     name: str
     arn: str
     registered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _ConsumerName:
+    """A consumer by its name, whether it exists or not."""
+
+    stream: str
+    stream_arn: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """As `consumer_path` of its ARN."""
+        return f"{self.stream}/consumer/{self.name}"
+
+    @property
+    def request(self) -> dict[str, str]:
+        return {"StreamARN": self.stream_arn, "ConsumerName": self.name}
 
 
 class ConsumerRegistrar:
@@ -106,16 +125,16 @@ class ConsumerRegistrar:
         name = self._fan_out.consumer_name
         if name is None:
             raise OptionError(f"option '{CONSUMER_NAME.key}' is required to register a consumer")
-        stream_arn = self._stream_arn(stream)
+        wanted = _ConsumerName(stream, self._stream_arn(stream), name)
         for _ in range(_REGISTRATIONS):
-            consumer = self._find(stream, stream_arn, name) or self._register(stream, stream_arn, name)
+            consumer = self._find_ready(wanted) or self._register(wanted)
             if consumer is not None:
                 return consumer
         raise ServiceError(
-            f"{stream}/consumer/{name}: somebody else deregisters it while it is being created, "
+            f"{wanted.path}: somebody else deregisters it while it is being created, "
             f"{_REGISTRATIONS} times in a row; give each query a '{CONSUMER_NAME.key}' of its own",
             operation=_REGISTER,
-            target=f"{stream}/consumer/{name}",
+            target=wanted.path,
         )
 
     def deregister(self, arn: str) -> None:
@@ -128,26 +147,24 @@ class ConsumerRegistrar:
 
     # --- a consumer by name ---------------------------------------------------------------------------
 
-    def _find(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
+    def _find_ready(self, wanted: _ConsumerName) -> Consumer | None:
         """Waits until the consumer is active; None if it does not exist, or not any more."""
-        target = f"{stream}/consumer/{name}"
 
         def read(answer: Mapping[str, Any]) -> Consumer | None:
             consumer = read_description(answer)
             if consumer.status != "ACTIVE":
-                raise not_ready(target, consumer.status)
+                raise not_ready(wanted.path, consumer.status)
             return Consumer(consumer.name, consumer.arn, registered=False)
 
         try:
-            return self._calls.call(DESCRIBE, target, {"StreamARN": stream_arn, "ConsumerName": name}, read)
+            return self._calls.call(DESCRIBE, wanted.path, wanted.request, read)
         except ServiceError as error:
             if error.missing:
                 return None
             raise
 
-    def _register(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
+    def _register(self, wanted: _ConsumerName) -> Consumer | None:
         """Registers the consumer and waits until it is active; None if it is deregistered meanwhile."""
-        target = f"{stream}/consumer/{name}"
         may_be_done = False
 
         def recover(error: ServiceError) -> Consumer | None:
@@ -155,8 +172,8 @@ class ConsumerRegistrar:
             if error.code != "ResourceInUseException":
                 may_be_done = may_be_done or _may_be_done(error)
                 return None
-            ours = self._find_registered(stream_arn, name) if may_be_done else None
-            return ours or self._find_despite(stream, stream_arn, name)
+            ours = self._find_own(wanted) if may_be_done else None
+            return ours or self._find_of_another(wanted)
 
         def read(answer: Mapping[str, Any]) -> Consumer:
             consumer = ConsumerDescription.parse(answer["Consumer"])
@@ -164,31 +181,27 @@ class ConsumerRegistrar:
 
         try:
             with self._registering():
-                consumer = self._calls.call(
-                    _REGISTER, target, {"StreamARN": stream_arn, "ConsumerName": name}, read, recover=recover
-                )
+                consumer = self._calls.call(_REGISTER, wanted.path, wanted.request, read, recover=recover)
                 if consumer.registered:
-                    self._on_registered(stream, consumer.arn)
+                    self._on_registered(wanted.stream, consumer.arn)
         except ServiceError as error:
             if error.code == "LimitExceededException" and error.operation == _REGISTER:
-                self._raise_limits(error, stream_arn)
+                self._raise_limits(error, wanted.stream_arn)
             raise
         if consumer.registered:
             _log.info("consumer %s is registered; waiting until it is active", consumer.arn)
-            if not self._becomes_active(target, consumer.arn):
-                _log.warning("%s: somebody else deregisters it; waiting until it is gone", target)
+            if not self._becomes_active(wanted, consumer.arn):
+                _log.warning("%s: somebody else deregisters it; waiting until it is gone", wanted.path)
                 return None
         return consumer
 
-    def _find_registered(self, stream_arn: str, name: str) -> Consumer | None:
-        """The consumer that a call has registered whose answer did not come; None if there is none.
+    def _find_own(self, wanted: _ConsumerName) -> Consumer | None:
+        """The consumer that a call of ours has registered whose answer did not come; None if there is none.
 
         Nothing is waited for, so that it is known at once what to deregister.
         """
-        target = f"{stream_arn.rpartition('/')[2]}/consumer/{name}"
-        request = {"StreamARN": stream_arn, "ConsumerName": name}
         try:
-            found = self._calls.call(DESCRIBE, target, request, read_description)
+            found = self._calls.call(DESCRIBE, wanted.path, wanted.request, read_description)
         except ServiceError as error:
             if error.missing:
                 return None  # the stream is being changed
@@ -196,27 +209,27 @@ class ConsumerRegistrar:
             raise
         return Consumer(found.name, found.arn, registered=True) if found.status != "DELETING" else None
 
-    def _find_despite(self, stream: str, stream_arn: str, name: str) -> Consumer | None:
+    def _find_of_another(self, wanted: _ConsumerName) -> Consumer | None:
         """The consumer that another query has just registered, so that registering it was refused.
 
         If there is none, the stream is being created or resharded: returns None when that is over.
         """
         try:
-            found = self._find(stream, stream_arn, name)
+            found = self._find_ready(wanted)
         except SluiceError as problem:
-            problem.retryable = False  # `_find` has used up its own retries
+            problem.retryable = False  # `_find_ready` has used up its own retries
             raise
         if found is None:
-            self._wait_for_stream(stream, stream_arn)
+            self._wait_for_stream(wanted)
         return found
 
-    def _becomes_active(self, target: str, arn: str) -> bool:
+    def _becomes_active(self, wanted: _ConsumerName, arn: str) -> bool:
         """Waits for a consumer that was registered a moment ago; False if it is being deleted instead."""
 
         def read(answer: Mapping[str, Any]) -> bool:
             status = read_description(answer).status
             if status == "CREATING":
-                raise not_ready(target, status)
+                raise not_ready(wanted.path, status)
             return status == "ACTIVE"
 
         def recover(error: ServiceError) -> bool | None:
@@ -224,7 +237,7 @@ class ConsumerRegistrar:
             error.retryable = error.retryable or error.missing
             return None
 
-        return self._calls.call(DESCRIBE, target, {"ConsumerARN": arn}, read, recover=recover)
+        return self._calls.call(DESCRIBE, wanted.path, {"ConsumerARN": arn}, read, recover=recover)
 
     def _raise_limits(self, error: ServiceError, stream_arn: str) -> NoReturn:
         message = f"{error} ({_LIMITS}"
@@ -288,28 +301,30 @@ class ConsumerRegistrar:
         known = self._stream_arns.get(stream)
         if known is None:
             known = self._stream_arns[stream] = self._calls.call(
-                "DescribeStreamSummary",
+                _DESCRIBE_STREAM,
                 stream,
                 {"StreamName": stream},
                 lambda answer: str(answer["StreamDescriptionSummary"]["StreamARN"]),
             )
         return known
 
-    def _wait_for_stream(self, stream: str, stream_arn: str) -> None:
+    def _wait_for_stream(self, wanted: _ConsumerName) -> None:
         """Waits while the stream is being created or resharded, which may take minutes in all."""
 
         def read(answer: Mapping[str, Any]) -> bool:
             status = answer["StreamDescriptionSummary"]["StreamStatus"]
             if status in ("CREATING", "UPDATING"):
                 raise ServiceError(
-                    f"DescribeStreamSummary of {stream}: the stream is {status}", code=status, retryable=True
+                    f"{_DESCRIBE_STREAM} of {wanted.stream}: the stream is {status}",
+                    code=status,
+                    retryable=True,
                 )
             return True
 
         try:
-            self._calls.call("DescribeStreamSummary", stream, {"StreamARN": stream_arn}, read)
+            self._calls.call(_DESCRIBE_STREAM, wanted.stream, {"StreamARN": wanted.stream_arn}, read)
         except ServiceError as error:
-            _log.info("%s: registering again, though the stream may not be ready: %s", stream, error)
+            _log.info("%s: registering again, though the stream may not be ready: %s", wanted.stream, error)
 
 
 def _may_be_done(error: ServiceError) -> bool:
