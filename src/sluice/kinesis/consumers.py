@@ -64,9 +64,9 @@ def ensure_all(
     try:
         return {stream.name: registrar.ensure(stream.name) for stream in config.streams}
     except BaseException:
-        # Nothing will read with them that could deregister them.
-        for arn in registered.values() if config.fan_out is not None and config.fan_out.deregister else ():
-            _try_to_deregister(registrar, arn)
+        if config.fan_out is not None and config.fan_out.deregister:
+            for arn in registered.values():  # no query begins that would deregister them
+                _try_to_deregister(registrar, arn)
         raise
 
 
