@@ -222,8 +222,10 @@ class AgentClient:
                 self._send_consumers()
 
     def start(self) -> None:
-        """Starts the agent, unless one runs or was started a moment ago."""
+        """Starts the agent, unless one runs or was started a moment ago. A closed client starts none."""
         with self._lock:
+            if self._is_closed:
+                return
             self.check()
             agent = self._supervisor.start()
             if agent is None:
