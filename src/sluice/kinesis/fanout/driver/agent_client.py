@@ -53,11 +53,6 @@ _LONGEST_START_PAUSE: Final = 5.0
 for."""
 _START_INTERVAL: Final = 0.5
 """Seconds between attempts to start an agent while one is waited for."""
-_UNUSED_PAUSE: Final = 600.0
-"""Seconds for which nothing is subscribed to after no task has reached an agent. Each pause is twice as long
-as the last ..."""
-_LONGEST_UNUSED_PAUSE: Final = 3600.0
-"""... up to this."""
 
 
 class AgentClient:
@@ -111,9 +106,6 @@ class AgentClient:
         self._supervisor = AgentSupervisor(self._streams, lambda: launch(self._setup), clock)
         self._use = AgentUse(clock)
         self.release: Callable[[], None] = lambda: None
-        self._unused_pause = _UNUSED_PAUSE
-        self._resume_at: float | None = None  # until then the query subscribes to nothing
-        self._is_resuming = False
         self._address: Address | None = None
         self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
@@ -180,13 +172,13 @@ class AgentClient:
         with self._lock:
             found = self._agents(splits)
             has_no_hosts = self._place == "workers" and not self._hosts
-            is_awaited = has_no_hosts and self._address is not None and self._resume_at is None
+            is_awaited = has_no_hosts and self._address is not None and not self._use.is_paused
             if is_awaited and splits:
                 self._use.record_awaiting_batch()
             else:
                 self._use.record_batch(len(found))
             self._judge_use()
-            return {} if self._resume_at is not None else found
+            return {} if self._use.is_paused else found
 
     def _agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
         if self._address is None or self._supervisor.is_silent:
@@ -266,7 +258,9 @@ class AgentClient:
         """
         with self._lock:
             self.start()
-            if self._is_unused():
+            if self._use.begin_resume():
+                threading.Thread(target=self._resume, daemon=True).start()
+            if self._use.is_paused:
                 positions = {}
             if not self._supervisor.is_running or self._supervisor.is_silent:
                 return  # the next agent, or this one when it speaks again, is told where batches are by then
@@ -328,7 +322,7 @@ class AgentClient:
             _log.warning("%s: %s; another one is started, at Spark's own address", self._streams, problem)
             self._supervisor.restart()
             return
-        self._resume_at = self._clock() + self._unused_pause
+        pause = self._use.begin_pause()
         _log.warning(
             "%s: %s, for a minute: everything is polled. Subscriptions are ended, and consumers that this "
             "query registered are deregistered; next attempt in %.0f min. Let workers connect to the driver "
@@ -339,31 +333,21 @@ class AgentClient:
             "'%s'",
             self._streams,
             problem,
-            self._unused_pause / 60,
+            pause / 60,
             self._setup.agent.options.ports.key,
             self._setup.agent.options.address.key,
         )
         # Before the consumers go, which would be an error of each subscription.
         self._subscriptions.follow({})
-        self._unused_pause = min(2 * self._unused_pause, _LONGEST_UNUSED_PAUSE)
         threading.Thread(target=self.release, daemon=True).start()
 
-    def _is_unused(self) -> bool:
-        """Whether the query pauses its subscriptions, as no task used them; resumes them after the pause."""
-        if self._resume_at is None:
-            return False
-        if self._clock() >= self._resume_at and not self._is_resuming:
-            self._is_resuming = True
-            threading.Thread(target=self._resume, daemon=True).start()
-        return True
-
     def _resume(self) -> None:
+        """Subscribes again after a pause, with consumers that are there; in a thread of its own."""
         if self._renew is not None:
             for stream in list(self._arns):
                 self._renew_consumer(self._renew, stream)
         with self._lock:
-            self._is_resuming = False
-            self._resume_at = None
+            self._use.end_pause()
         _log.info("%s: subscribing again; tasks may reach the agent by now", self._streams)
 
     # --- messages of the agent ------------------------------------------------------------------------
@@ -433,7 +417,7 @@ class AgentClient:
         )
         if ended.code == TAKEN_OVER:
             self._mark_contested(stream, ended.consumer)
-        if self._resume_at is not None:
+        if self._use.is_paused:
             return  # the consumer is not wanted
         # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
         may_be_missing = ended.code in (CONSUMER_MISSING, TAKEN_OVER)
