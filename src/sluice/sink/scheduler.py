@@ -234,6 +234,10 @@ class SinkScheduler(Generic[EntryT]):
             if isinstance(error, ServiceError):
                 self._apply_retry_after(error.retry_after, now)
 
+    def record_dead_letter(self) -> None:
+        """A record that can never be delivered was put aside."""
+        self.figures.dead_letters += 1
+
     def stop(self, failure: BaseException) -> None:
         """Nothing more is sent. Only the first failure is kept: later ones follow from it."""
         if self.failure is None:
