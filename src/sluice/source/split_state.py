@@ -301,12 +301,10 @@ class SplitState:
         size = page.size or sum(map(size_in_bytes, records))
         if self.record_size is None:
             self.record_size = size / len(records)
-        # Behind a gap no batch ends between the records of a page.
-        points = (
-            [CutPoint.of_all(records[known:], size)._replace(is_after_gap=not known)]
-            if not known or self.has_gap
-            else list(map(CutPoint.of, records[known:]))
-        )
+        if known and not self.has_gap:
+            points = list(map(CutPoint.of, records[known:]))
+        else:  # behind a gap no batch ends between the records of a page
+            points = [CutPoint.of_all(records[known:], size)._replace(is_after_gap=not known)]
         self._add(points)
         self.cursor = cursor
         self.millis_behind = page.millis_behind
@@ -373,10 +371,11 @@ class SplitState:
             self.keep_hint()
         self._drop_cut_points()
         self._add(points)
-        is_uncut = not points or (bool(self.cut_points) and self.cut_points[-1].number == points[-1].number)
-        if is_uncut:
+        last = self.cut_points[-1].number if self.cut_points else None
+        is_whole = not points or last == points[-1].number  # else the target has cut some off
+        if is_whole:
             self._set_reach(_reach_of_subscription(progress))
-        caught_up_at = progress.caught_up_at if is_uncut else None
+        caught_up_at = progress.caught_up_at if is_whole else None
         self.cursor = self.cursor.at(self._behind_last(caught_up_at))
         if caught_up_at is not None:
             self.tip_at = caught_up_at

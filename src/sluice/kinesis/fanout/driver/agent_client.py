@@ -86,7 +86,7 @@ class AgentClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         fan_out = setup.config.fan_out
-        self._place = setup.agent.agent
+        self._placement = setup.agent.agent  # "driver", "workers" or "none"
         self._may_poll = fan_out is None or fan_out.may_poll
         self._deregisters = fan_out is not None and fan_out.deregister
         self._streams = ", ".join(stream.name for stream in setup.config.streams)
@@ -171,7 +171,7 @@ class AgentClient:
         """
         with self._lock:
             found = self._agents(splits)
-            has_no_hosts = self._place == "workers" and not self._hosts
+            has_no_hosts = self._placement == "workers" and not self._hosts
             is_awaited = has_no_hosts and self._address is not None and not self._use.is_paused
             if is_awaited and splits:
                 self._use.record_awaiting_batch()
@@ -191,7 +191,7 @@ class AgentClient:
             if shard.server is not None:
                 host, port, start, fingerprint = shard.server
                 found[split] = Address(host, port, self._secret, start, fingerprint)
-            elif self._place == "driver":
+            elif self._placement == "driver":
                 found[split] = self._address
         return found
 
