@@ -180,7 +180,7 @@ def test_subscriptions_end_when_no_task_asks(
     planning.agent.send(ended)
     planning.until(lambda: shard.ended)
     stay_awake(planning, 4)
-    assert planning.client._renewing == set()
+    assert planning.client._consumers._renewing == set()
     assert planning.renewed.empty()
 
     stay_awake(planning, 600)
@@ -257,4 +257,4 @@ def test_a_query_that_may_not_poll_goes_on_trying(
     run_batches(planning)
 
     assert "no task has reached" not in caplog.text
-    assert ARN in planning.client._arns.values()
+    assert ARN in planning.client._consumers.message.arns.values()

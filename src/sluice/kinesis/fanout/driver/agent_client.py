@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sluice.channels.channel import SPARK_DRIVER, Address
+from sluice.kinesis.fanout.driver.agent_consumers import AgentConsumers
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess, RunningAgent
 from sluice.kinesis.fanout.driver.agent_supervisor import AgentSupervisor, SupervisedAgent
 from sluice.kinesis.fanout.driver.agent_use import AgentUse
@@ -27,7 +28,6 @@ from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     BufferHeld,
     CallsCounted,
-    ConsumersChanged,
     EventReceived,
     FromAgent,
     Listening,
@@ -94,16 +94,12 @@ class AgentClient:
         self._secret = setup.secret
         self._renew = renew
         self._clock = clock
-        self._arns = dict(arns)
-        self._registered: frozenset[str] = frozenset()
-        self._logged: frozenset[str] = frozenset()
-        self._contested: set[str] = set()
-        self._renewing: set[str] = set()
         self._lock = threading.RLock()
         self._setup = setup
         self._is_closed = False
         self._launch = launch
         self._supervisor = AgentSupervisor(self._streams, lambda: launch(self._setup), clock)
+        self._consumers = AgentConsumers(arns, self._send)
         self._use = AgentUse(clock)
         self.release: Callable[[], None] = lambda: None
         self._address: Address | None = None
@@ -127,14 +123,13 @@ class AgentClient:
     @property
     def contested(self) -> frozenset[str]:
         """ARNs of consumers that a reader which is not of this query uses. They must not be deregistered."""
-        with self._lock:
-            return frozenset(self._contested)
+        return self._consumers.contested
 
     def mark_contested(self, stream: str, arn: str) -> None:
         """Another reader uses a consumer, which the agent cannot know, as it subscribes to nothing."""
         with self._lock:
-            self._mark_contested(stream, arn)
-            self._send_consumers()
+            self._consumers.mark_contested(stream, arn)
+            self._send(self._consumers.message)
 
     def figures(self) -> dict[str, Any]:
         """The agent's state and its buffer, for progress reports.
@@ -198,9 +193,7 @@ class AgentClient:
     def set_consumers(self, arns: Mapping[str, str]) -> None:
         """Says which consumers to subscribe with: stream's name to ARN. Called before `follow`."""
         with self._lock:
-            if arns != self._arns:
-                self._arns = dict(arns)
-                self._send_consumers()
+            self._consumers.set_arns(arns)
 
     def set_registered(self, arns: frozenset[str], logged: frozenset[str] = frozenset()) -> None:
         """Says which consumers this query has registered, so that the agent deregisters them at a stop.
@@ -209,9 +202,7 @@ class AgentClient:
             logged: those that the offset log names, and that stay after a crash.
         """
         with self._lock:
-            if (arns, logged) != (self._registered, self._logged):
-                self._registered, self._logged = arns, logged
-                self._send_consumers()
+            self._consumers.set_registered(arns, logged)
 
     def start(self) -> None:
         """Starts the agent, unless one runs or was started a moment ago. A closed client starts none."""
@@ -222,7 +213,7 @@ class AgentClient:
             agent = self._supervisor.start()
             if agent is None:
                 return
-            self._send_consumers()
+            self._send(self._consumers.message)
             threading.Thread(
                 target=self._receive, args=(agent,), name="sluice-fan-out-link", daemon=True
             ).start()
@@ -286,7 +277,7 @@ class AgentClient:
         """
         if not self._deregisters or self._is_closed or self._supervisor.tell_stop():
             return
-        consumers = self._consumers()
+        consumers = self._consumers.message
         if consumers.registered:
             with contextlib.suppress(OSError):
                 agent = self._launch(self._setup)
@@ -344,7 +335,7 @@ class AgentClient:
     def _resume(self) -> None:
         """Subscribes again after a pause, with consumers that are there; in a thread of its own."""
         if self._renew is not None:
-            for stream in list(self._arns):
+            for stream in self._consumers.streams:
                 self._renew_consumer(self._renew, stream)
         with self._lock:
             self._use.end_pause()
@@ -416,23 +407,13 @@ class AgentClient:
             ended.reason,
         )
         if ended.code == TAKEN_OVER:
-            self._mark_contested(stream, ended.consumer)
+            self._consumers.mark_contested(stream, ended.consumer)
         if self._use.is_paused:
             return  # the consumer is not wanted
         # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
         may_be_missing = ended.code in (CONSUMER_MISSING, TAKEN_OVER)
-        if may_be_missing and self._renew and stream not in self._renewing:
-            self._renewing.add(stream)
+        if may_be_missing and self._renew and self._consumers.begin_renewal(stream):
             threading.Thread(target=self._renew_consumer, args=(self._renew, stream), daemon=True).start()
-
-    def _mark_contested(self, stream: str, arn: str) -> None:
-        self._contested |= {arn}
-        _log.warning(
-            "%s: another reader uses consumer %s, so it stays registered when this query is stopped, or "
-            "somebody deletes it",
-            stream,
-            arn,
-        )
 
     # --- consumers ------------------------------------------------------------------------------------
 
@@ -448,21 +429,10 @@ class AgentClient:
             return
         finally:
             with self._lock:
-                self._renewing.discard(stream)
+                self._consumers.end_renewal(stream)
         with self._lock:
-            if arn != self._arns[stream]:
-                self._arns[stream] = arn
-                self._send_consumers()
+            if self._consumers.replace(stream, arn):
                 self._subscriptions.retry_now(stream)
-
-    def _send_consumers(self) -> None:
-        self._send(self._consumers())
 
     def _send(self, message: ToAgent) -> None:
         self._supervisor.send(message)
-
-    def _consumers(self) -> ConsumersChanged:
-        # The agent learns of contested ones by itself, but the next agent does not.
-        registered = tuple(sorted(self._registered - self._contested))
-        logged = tuple(sorted(self._logged))
-        return ConsumersChanged(dict(self._arns), registered, logged)
