@@ -151,7 +151,7 @@ class ProbeSession:
             asked_at = self._probe.log.server_time()
             page = self._next_page(state.cursor, affordable)
             state.record_page(page, affordable, asked_at)
-            if page.next_iterator is None or (page.millis_behind == 0 and len(page.records) < affordable):
+            if state.is_exhausted:
                 return
             is_small = size is None and sum(map(size_in_bytes, page.records)) < _PAGE_BYTES // 2
             if page.records and not is_small:
@@ -167,11 +167,13 @@ class ProbeSession:
             until: the instant (microseconds) that counts as the tip.
             exact: find the very tip at `until`, and not a record near it.
         """
-        last = self._state.last_sequence
         if exact:
             recent = min(self._shortest_span(), _RECENT)
             self._seek(min(until, self._probe.log.server_time() - recent), self._page_limit, until)
-        elif self.seek_to_time(until) and self._state.last_sequence == last and self._probe.log.seeks_by_time:
+            return
+        last = self._state.last_sequence
+        is_before_tip = self.seek_to_time(until)
+        if is_before_tip and self._state.last_sequence == last and self._probe.log.seeks_by_time:
             self.read_page(SAMPLE)  # many records came at once, all of them after `until`
 
     def seek_to_time(self, until: int, *, exact: bool = False) -> bool:
