@@ -281,20 +281,11 @@ class SinkScheduler(Generic[EntryT]):
         head = self._buffer.head()
         if head is None:
             return 0
-        config = self._config
-        # A strategy of the user's may compute a fraction.
-        allowed = checked_number(self._strategy.max_batch_size, "max_batch_size", self._name)
-        most = max(1, int(min(config.max_batch_size, allowed)))
+        most = self._most_entries
         if not draining and not self._is_batch_due(head, most, now):
-            self._next_try = head.arrived + config.max_time_in_buffer
+            self._next_try = head.arrived + self._config.max_time_in_buffer
             return 0
-        # A request that timed out but still runs holds its thread and its entries. Such requests come on
-        # top of those in flight. They are bounded as well, or a destination that hangs would take all memory.
-        running = len(self._in_flight) + len(self._timed_out)
-        most_running = 2 * config.max_in_flight_requests
-        # In an outage, one request at a time finds out whether it is over.
-        most_in_flight = 1 if self._outage.is_on else config.max_in_flight_requests
-        if len(self._in_flight) >= most_in_flight or running >= most_running:
+        if not self._has_free_request:
             return 0  # until an answer comes
         if now < self._pause_until:
             self._next_try = self._pause_until
@@ -302,11 +293,7 @@ class SinkScheduler(Generic[EntryT]):
         count = self._buffer.measure(most, self._most_bytes)
         request = RequestInfo(count, self._buffer.size_of(count))
         if run(self._strategy.should_block, request):  # a coroutine would be true, for good
-            delay = checked_number(self._strategy.delay(request), "delay", self._name)
-            if not delay < math.inf:  # nor is NaN
-                # Without a request in flight no answer will come, and the writer must not hang.
-                delay = math.inf if self._in_flight else DEFAULT_DELAY
-            self._next_try = now + max(delay, _SHORTEST_WAIT)
+            self._next_try = now + self._blocked_for(request)
             if self._in_flight:
                 self._standstill.end()
             else:
@@ -316,9 +303,33 @@ class SinkScheduler(Generic[EntryT]):
         return count
 
     @property
+    def _has_free_request(self) -> bool:
+        """Whether one more request may run."""
+        # In an outage, one request at a time finds out whether it is over.
+        most = 1 if self._outage.is_on else self._config.max_in_flight_requests
+        # A request that timed out but still runs holds its thread and its entries. Such requests come on
+        # top of those in flight. They are bounded as well, or a destination that hangs would take all memory.
+        running = len(self._in_flight) + len(self._timed_out)
+        return len(self._in_flight) < most and running < 2 * self._config.max_in_flight_requests
+
+    def _blocked_for(self, request: RequestInfo) -> float:
+        """Seconds until the strategy is asked again, unless an answer comes before."""
+        delay: float = checked_number(self._strategy.delay(request), "delay", self._name)
+        if not delay < math.inf:  # nor is NaN
+            # Without a request in flight no answer will come, and the writer must not hang.
+            delay = math.inf if self._in_flight else DEFAULT_DELAY
+        return max(delay, _SHORTEST_WAIT)
+
+    @property
     def _pause_until(self) -> float:
         """Nothing is sent before: the destination is in an outage, or asks for no request."""
         return max(self._outage.pause_until, self._retry_after_until)
+
+    @property
+    def _most_entries(self) -> int:
+        """Entries of the next request, at most. A strategy of the user's may compute a fraction."""
+        allowed = checked_number(self._strategy.max_batch_size, "max_batch_size", self._name)
+        return max(1, int(min(self._config.max_batch_size, allowed)))
 
     @property
     def _most_bytes(self) -> int:
