@@ -131,7 +131,7 @@ class ConsumerRegistrar:
             if consumer is not None:
                 return consumer
         raise ServiceError(
-            f"{wanted.path}: somebody else deregisters it while it is being created, "
+            f"{stream}/consumer/{name}: somebody else deregisters it while it is being created, "
             f"{_REGISTRATIONS} times in a row; give each query a '{CONSUMER_NAME.key}' of its own",
             operation=_REGISTER,
             target=wanted.path,
