@@ -11,6 +11,7 @@ SDK = ("boto3", "botocore", "urllib3")
 ARROW = ("pyarrow", "numpy", "pandas")
 FAN_OUT = (
     "sluice.channels",
+    "sluice.kinesis.consumer_registrar",
     "sluice.kinesis.consumers",
     "sluice.kinesis.fanout_driver",
     "sluice.kinesis.polling_driver",

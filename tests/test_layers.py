@@ -26,8 +26,10 @@ class Layer(NamedTuple):
 SHIMS = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 BASE = (
     "sluice.errors",
+    "sluice.hosts",
     "sluice.instants",
     "sluice.letterboxes",
+    "sluice.option_kinds",
     "sluice.option_names",
     "sluice.options",
     "sluice.private_files",
@@ -43,6 +45,8 @@ SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
 KINESIS_BASE = (
     "sluice.kinesis.agent_options",
     "sluice.kinesis.client",
+    "sluice.kinesis.consumer_calls",
+    "sluice.kinesis.consumer_registrar",
     "sluice.kinesis.consumers",
     "sluice.kinesis.dealing",
     "sluice.kinesis.fanout_options",
@@ -66,10 +70,14 @@ LAYERS = (
     Layer(("sluice.instants",)),
     Layer(("sluice.private_files",)),
     Layer(("sluice.letterboxes",), ("sluice.private_files",)),
+    Layer(("sluice.hosts",)),
     Layer(("sluice.option_names",)),
-    Layer(("sluice.options",), ("sluice.errors", "sluice.option_names")),
+    Layer(("sluice.option_kinds",), ("sluice.errors", "sluice.hosts")),
+    Layer(
+        ("sluice.options",), ("sluice.errors", "sluice.hosts", "sluice.option_kinds", "sluice.option_names")
+    ),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
-    Layer(("sluice.spark_settings",), ("sluice.options",)),
+    Layer(("sluice.spark_settings",), ("sluice.hosts",)),
     Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
     Layer(("sluice.source",), (*BASE, "sluice.source")),
     Layer(("sluice.channels",), ("sluice.errors", "sluice.channels")),

@@ -6,14 +6,26 @@ case-insensitive, as everywhere in Spark. One error reports everything that is w
 
 from __future__ import annotations
 
-import ipaddress
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sluice.errors import OptionError, redact_urls
+from sluice.hosts import is_loopback, is_unspecified
+from sluice.option_kinds import (
+    BIND_HOST,
+    BOOLEAN,
+    HOST,
+    TEXT,
+    Kind,
+    choice,
+    duration,
+    integer,
+    matching,
+    number,
+    redact_url,
+    size,
+)
 from sluice.option_names import ForeignName, Taken, find_foreign_name, log_taken, propose_keys
 
 __all__ = [
@@ -44,218 +56,7 @@ SPARK_KEYS = frozenset({"checkpointlocation", "queryname", "outputmode"})
 _PATH_KEYS = frozenset({"path", "paths"})
 """What Spark makes of an argument of ``load`` and ``start``."""
 
-_DURATION_UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SIZE_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 1000,
-    "mb": 1000**2,
-    "gb": 1000**3,
-    "kib": 1024,
-    "mib": 1024**2,
-    "gib": 1024**3,
-}
-_NANOS_PER_SECOND = 1e9
-_LONGEST_DURATION = 9e9  # seconds, some 285 years: longer ones overflow what sockets and locks count in
-_LONGEST_SHOWN = 200
-_BEFORE_USERINFO = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
-_HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
-
-
-def redact_url(text: str) -> str:
-    """A URL that a user gave, maybe a malformed one, without user, password, query and fragment.
-
-    A password that was not escaped may hold any character. So everything up to the last ``@`` is hidden.
-    """
-    hidden, at, host = text.rpartition("@")
-    if at:
-        begin = _BEFORE_USERINFO.match(hidden)
-        text = f"{begin[0] if begin else ''}***@{host}"
-    return re.sub(r"[?#].*", "?***", text, flags=re.DOTALL)
-
-
-def _redact_if_url(text: str) -> str:
-    return redact_url(text) if "//" in text else text
-
-
-@dataclass(frozen=True)
-class Kind(Generic[T]):
-    """A type of option value.
-
-    Attributes:
-        name: a short name of the type.
-        allowed: what users may write, for error messages.
-        parse: makes the value from the text. Raises ValueError, or OptionError with a message of its own, for
-            text that is not allowed.
-        redact: makes what messages show of the text.
-    """
-
-    name: str
-    allowed: str
-    parse: Callable[[str], T]
-    redact: Callable[[str], str] = _redact_if_url
-
-
-def _boolean(text: str) -> bool:
-    try:
-        return {"true": True, "false": False}[text.strip().lower()]
-    except KeyError:
-        raise ValueError(text) from None
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError(text)
-    return text.strip()
-
-
-BOOLEAN: Kind[bool] = Kind("boolean", "true or false", _boolean)
-TEXT: Kind[str] = Kind("string", "a non-empty string", _text)
-
-
-def _bind_host(text: str) -> str:
-    host = text.strip()
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        if _HOST.fullmatch(host) is None or host.replace(".", "").isdigit():
-            raise
-    return host
-
-
-def _host(text: str) -> str:
-    host = _bind_host(text)
-    if is_unspecified(host):
-        raise OptionError(f"is {text!r}: tasks connect to it, so it has to be an address of one host")
-    return host
-
-
-def is_unspecified(host: str) -> bool:
-    """Whether it stands for all addresses of a host."""
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False  # a name
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` is a loopback address by its text. A name may be loopback here and not elsewhere."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-HOST: Kind[str] = Kind("host", "the name or address of a host, without a port", _host)
-"""Where tasks connect to a server of ours."""
-BIND_HOST: Kind[str] = Kind(
-    "host", "the name or address of a host, without a port; 0.0.0.0 or :: for all", _bind_host
-)
-"""Where a server of ours listens, if that is not where tasks connect to it."""
-
-
-def choice(*values: str) -> Kind[str]:
-    """One of `values`, in any case. The parsed value is spelled as in `values`."""
-    by_key = {value.lower(): value for value in values}
-
-    def parse(text: str) -> str:
-        try:
-            return by_key[text.strip().lower()]
-        except KeyError:
-            raise ValueError(text) from None
-
-    return Kind("choice", "one of " + ", ".join(values), parse)
-
-
-def matching(name: str, allowed: str, pattern: str | re.Pattern[str]) -> Kind[str]:
-    """Text that `pattern` matches from start to end, without the blanks around it.
-
-    Args:
-        name: of the kind.
-        allowed: what users may write, for error messages.
-        pattern: a regular expression.
-    """
-    compiled = re.compile(pattern)
-
-    def parse(text: str) -> str:
-        if compiled.fullmatch(text.strip()) is None:
-            raise ValueError(text)
-        return text.strip()
-
-    return Kind(name, allowed, parse)
-
-
-def integer(minimum: int, maximum: int | None = None) -> Kind[int]:
-    """A whole number from `minimum` to `maximum`, both included."""
-
-    def parse(text: str) -> int:
-        value = int(text.strip())
-        if value < minimum or (maximum is not None and value > maximum):
-            raise ValueError(text)
-        return value
-
-    bound = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-    return Kind("integer", f"a whole number {bound}", parse)
-
-
-def number(minimum: float, maximum: float | None = None, *, above: bool = False) -> Kind[float]:
-    """A finite number from `minimum` to `maximum`, both included; with `above`, `minimum` is excluded."""
-
-    def parse(text: str) -> float:
-        value = float(text.strip())
-        if not math.isfinite(value) or value < minimum or (above and value == minimum):
-            raise ValueError(text)
-        if maximum is not None and value > maximum:
-            raise ValueError(text)
-        return value
-
-    low = f"above {minimum:g}" if above else f"of at least {minimum:g}"
-    high = "" if maximum is None else f" and at most {maximum:g}"
-    return Kind("number", f"a number {low}{high}", parse)
-
-
-def _quantity(text: str, units: Mapping[str, float]) -> float:
-    match = _QUANTITY.match(text)
-    if match is None or match[2].lower() not in units:
-        raise ValueError(text)
-    value = float(match[1]) * units[match[2].lower()]
-    if not math.isfinite(value * _NANOS_PER_SECOND):  # nor in any smaller unit that it is counted in
-        raise ValueError(text)
-    return value
-
-
-def duration(minimum: float = 0.0) -> Kind[float]:
-    """A span of time. The parsed value is in seconds; text without a unit is in milliseconds.
-
-    Args:
-        minimum: the shortest allowed, in seconds.
-    """
-
-    def parse(text: str) -> float:
-        value = _quantity(text, _DURATION_UNITS)
-        if value < minimum:
-            raise ValueError(text)
-        return min(value, _LONGEST_DURATION)
-
-    bound = f" of at least {minimum * 1000:g} ms" if minimum else ""
-    return Kind("duration", f"a duration{bound}: milliseconds, or 250ms, 5s, 2m, 1h", parse)
-
-
-def size(minimum: int = 1) -> Kind[int]:
-    """A size. The parsed value is in bytes, as is text without a unit.
-
-    Args:
-        minimum: the smallest allowed, in bytes.
-    """
-
-    def parse(text: str) -> int:
-        value = int(_quantity(text, _SIZE_UNITS))
-        if value < minimum:
-            raise ValueError(text)
-        return value
-
-    return Kind("size", f"a size of at least {minimum}: bytes, or 400KB, 10MB, 1000KiB, 5MiB", parse)
+_LONGEST_SHOWN = 200  # characters of a value in a message
 
 
 @dataclass(frozen=True)

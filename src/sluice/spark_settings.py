@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sluice.options import is_loopback
+from sluice.hosts import is_loopback
 
 __all__ = ["SparkSettings", "cores_for_tasks", "find_spark_settings"]
 

@@ -15,7 +15,7 @@ from integration.streams_model import Laws
 from streams_query import TABLE, StreamsQuery, all_numbers, new_model, put_many
 
 from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
-from sluice.source import probe
+from sluice.source import probe_session
 from sluice.source.admission import Limits
 
 LAWS = Laws(retention=None)
@@ -241,7 +241,7 @@ def test_a_trickle_costs_few_reads() -> None:
 
 def test_hours_of_a_busy_shard_are_planned_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of what is available reads each open shard to its tip; it does not keep every record's number."""
-    monkeypatch.setattr(probe, "MOST_CUT_POINTS", 100)
+    monkeypatch.setattr(probe_session, "_MOST_CUT_POINTS", 100)
     model = new_model(Laws(shard_life=None), shards=2)
     put = put_many(model, 8_000)
     model.clock.advance(5)  # the last second of a busy shard is left to the next run

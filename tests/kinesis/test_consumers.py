@@ -14,7 +14,8 @@ from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_pr
 
 from sluice.aws.clients import client_for
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.consumers import Consumer, ConsumerRegistrar, register_at_load
+from sluice.kinesis.consumer_registrar import Consumer, ConsumerRegistrar
+from sluice.kinesis.consumers import register_at_load
 from sluice.kinesis.loaded_consumers import forget as forget_loaded
 from sluice.kinesis.loaded_consumers import is_noted
 from sluice.kinesis.options import SourceConfig, source_config_from_options

@@ -14,7 +14,7 @@ from sluice import letterboxes
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis import consumers, fanout_driver, loaded_consumers, polling_driver
-from sluice.kinesis.consumers import Consumer
+from sluice.kinesis.consumer_registrar import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_process import is_alive

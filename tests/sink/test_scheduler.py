@@ -296,7 +296,7 @@ def test_a_strategy_that_lets_nothing_pass_is_named_once(caplog: pytest.LogCaptu
 
 def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the scheduler logged, and not what a thread of another test did meanwhile."""
-    return [record.getMessage() for record in caplog.records if record.name == "sluice.sink.scheduler"]
+    return [record.getMessage() for record in caplog.records if record.name == "sluice.sink.standstill"]
 
 
 def test_a_strategy_that_lets_some_pass_is_not_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ The strict model of the service knows what really became of each record.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,7 +51,8 @@ class PatchyLog(ModelLog):
     def __init__(self, model: KinesisModel) -> None:
         super().__init__(model)
         self._hidden: set[SplitId] = set()
-        self._listings = 0  # that lack them
+        self._listings = 0.0  # that lack them, at most
+        self._until = 0.0  # when all are listed again (microseconds)
 
     def hide(self, number: int) -> None:
         """The next listings lack a closed shard and its children: up to three, or those of a minute."""
@@ -58,11 +60,13 @@ class PatchyLog(ModelLog):
         if closed:
             parent = closed[number % len(closed)]
             children = (each.id for each in self.shards.values() if parent.shard in each.parents)
-            self._hidden, self._listings = {parent, *children}, 1 + number % 4 if number % 4 < 3 else 30
+            self._hidden, self._listings, self._until = {parent, *children}, 1 + number % 4, math.inf
+            if number % 4 == 3:
+                self._listings, self._until = math.inf, self.now + 60_000_000
 
     def list_splits(self, stream: str) -> Sequence[Split]:
         listed = super().list_splits(stream)
-        if self._listings == 0:
+        if self._listings == 0 or self.now >= self._until:
             return listed
         self._listings -= 1
         return [split for split in listed if split.id not in self._hidden]
@@ -286,6 +290,12 @@ PLAIN: dict[str, Any] = {
 )
 @example(  # the first listings of a run lacked a shard that could be read, for a minute
     steps=[("put", 9), ("wait", 0.1), ("put", 9), ("split", 0), ("put", 9), ("stop", False), ("hide", 3)],
+    seed=0,
+    shards=1,
+    **PLAIN,
+)
+@example(  # children that no listing has for a minute are read after it, whenever the query lists again
+    steps=[("split", 0), ("hide", 3), ("put", 1)],
     seed=0,
     shards=1,
     **PLAIN,

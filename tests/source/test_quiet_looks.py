@@ -70,7 +70,7 @@ def test_a_split_that_may_be_read_is_read() -> None:
     query.run_batch()
     log.pass_time(0.5)
     for state in list(query.enumerator._splits.states.values())[1:]:
-        state.schedule_next_read(log.monotonic() + 5)
+        state.reads.schedule(log.monotonic() + 5)
     put_to(log, next(iter(log.shards)), 3)
     log.pass_time(2)
     counted = Counted(query)
@@ -93,7 +93,7 @@ def test_pushed_splits_need_no_threads() -> None:
 def read_no_more(query: Query) -> None:
     """No split may be read for an hour, as far as the planner knows."""
     for state in query.enumerator._splits.states.values():
-        state.schedule_next_read(query.log.monotonic() + 3600)
+        state.reads.schedule(query.log.monotonic() + 3600)
     query.log.pass_time(2)
     assert query.run_batch() is None
 

@@ -27,7 +27,7 @@ from sluice.source import (
     SplitSource,
     StreamLog,
     ValueRecord,
-    split_enumerator,
+    finite_enumerator,
 )
 from sluice.source.admission import NO_LIMITS
 from sluice.source.checked_log import CheckedLog
@@ -412,13 +412,13 @@ def test_an_idle_query_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     enumerator = Parts.configured({}).create_enumerator()
     end = enumerator.advance(enumerator.initial())
     looked: list[Any] = []
-    look = split_enumerator._splits
+    look = finite_enumerator._splits
 
     def looking(offsets: Any) -> Any:
         looked.append(offsets)
         return look(offsets)
 
-    monkeypatch.setattr(split_enumerator, "_splits", looking)
+    monkeypatch.setattr(finite_enumerator, "_splits", looking)
     for _ in range(5):
         assert enumerator.advance(end) is end
     assert len(looked) == 1

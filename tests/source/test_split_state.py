@@ -15,6 +15,7 @@ from sluice.source.alignment_bound import earliest_unread
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, Closed, Position
+from sluice.source.read_health import ReadHealth
 from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import Split, SplitId
 from sluice.source.stream_log import Page, Record
@@ -166,30 +167,18 @@ def test_records_in_a_gap_are_unread_until_a_batch_takes_them(
     assert (numbers(state), state.has_gap) == (left, False)
 
 
-def test_a_failing_split_is_failing_since_its_first_failure() -> None:
-    """One read that succeeds ends it."""
-    state = state_at(After("5"))
-    assert state.mark_failed(10, 20, is_missing=True) == 0
-    assert state.mark_failed(35, 45, is_missing=False) == 25
-    assert (state.failing_since, state.next_read_at, state.is_missing) == (10, 45, False)
-    state.mark_answered()
-    assert state.mark_failed(50, 60, is_missing=False) == 0
-    state.mark_throttled(60, 70)
-    assert (state.failing_since, state.next_read_at) == (50, 70)
-
-
 def test_a_lag_is_not_known_when_no_answer_has_come_for_a_while() -> None:
     """The last one may have said that nothing follows: 0 would be a lie. A subscription answers, too."""
     state = state_at(After("5"))
     assert state.lag(0, now=10) is None
     state.adopt(progress(tip=True, caught_up_at=9))
     assert state.lag(0, now=1000) == 0  # nothing has failed
-    state.mark_throttled(1000, 1001)
-    state.mark_failed(1010, 1011, is_missing=False)
+    state.reads.mark_throttled(1000, 1001)
+    state.reads.mark_failed(1010, 1011, is_missing=False)
     assert [state.lag(0, now=now) for now in (1014.9, 1015)] == [0, None]
-    state.mark_answered()
+    state.reads.mark_answered()
     assert state.lag(0, now=1020) == 0
-    state.mark_failed(1020, 1021, is_missing=False)
+    state.reads.mark_failed(1020, 1021, is_missing=False)
     state.adopt(progress(tip=True, caught_up_at=9, version=1))
     assert state.lag(0, now=2000) == 0
 
@@ -356,8 +345,8 @@ def test_a_progress_is_adopted_again_at_another_position() -> None:
 
 
 def assigned_elsewhere(source: str) -> Iterator[tuple[int, str]]:
-    """Lines that assign an attribute of a `SplitState`, or change one in place."""
-    names = {each.name for each in dataclasses.fields(SplitState)}
+    """Lines that assign an attribute of a `SplitState` or its `ReadHealth`, or change one in place."""
+    names = {each.name for each in (*dataclasses.fields(SplitState), *dataclasses.fields(ReadHealth))}
     for node in ast.walk(ast.parse(source)):
         targets: Sequence[ast.expr] = ()
         if isinstance(node, ast.Assign):
@@ -387,7 +376,7 @@ def assigned_elsewhere(source: str) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", sorted((SRC / "source").glob("*.py")), ids=lambda path: path.stem)
 def test_nobody_else_assigns_the_state_of_a_split(path: Path) -> None:
-    """All transitions are methods of `SplitState`, where they can be read side by side."""
+    """All transitions are methods of these two, where they can be read side by side."""
     assert list(assigned_elsewhere(path.read_text())) == []
 
 
@@ -400,9 +389,9 @@ def test_nobody_outside_the_source_has_a_state_at_hand() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "state.next_read_at = 5",
+        "state.reads.next_read_at = 5",
         "self._states[split].split = listed",
-        "state.failing_since, state.is_missing = None, False",
+        "state.reads.failing_since, state.reads.is_missing = None, False",
         "state.millis_behind += 1",
         "state.cut_points.append(point)",
         "setattr(state, 'reach', reach)",

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from sluice.errors import SluiceError
 from sluice.kinesis import loaded_consumers
-from sluice.kinesis.consumers import ConsumerRegistrar, ensure_all
+from sluice.kinesis.consumer_registrar import ConsumerRegistrar
+from sluice.kinesis.consumers import ensure_all
 from sluice.kinesis.driver import SourceCoordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.driver.agent_client import AgentClient

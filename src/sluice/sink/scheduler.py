@@ -6,15 +6,13 @@ calls the scheduler from one thread at a time.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from sluice.errors import InvalidRecordError, ServiceError, SluiceError, redact_urls
+from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, run, with_defaults
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
@@ -22,20 +20,17 @@ from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, 
 from sluice.sink.figures import SinkFigures
 from sluice.sink.keyed_buffer import KeyedBuffer
 from sluice.sink.outage import PAUSES, Outage
+from sluice.sink.refusals import IsThrottling, RefusalCause, RefusalCounts, code_of
+from sluice.sink.standstill import Standstill
 from sluice.sink.strategy_mistakes import checked_number
 
 __all__ = ["Request", "SinkScheduler"]
 
 EntryT = TypeVar("EntryT")
 
-_log = logging.getLogger(__name__)
-
 # The shortest wait for a strategy (seconds): after a shorter one, rounding might have it block once more.
 _SHORTEST_WAIT: Final = 0.001
-# How long a strategy may block without a request in flight before the log says so (seconds).
-_STANDSTILL: Final = 60.0
 _NANOSECONDS: Final = 1_000_000_000  # of a second
-_LONGEST_TEXT: Final = 2000  # characters of an error of another library
 _REJECTED: Final = "rejected"  # the code of entries that are refused for good, which have a reason instead
 
 
@@ -57,21 +52,6 @@ class Request(Generic[EntryT]):
     def entries(self) -> list[EntryT]:
         """The entries, as a new list each time: the destination may change it."""
         return list(self.batch)
-
-
-class _Cause(NamedTuple):
-    """Why entries were not accepted: the service's error code, a text for people, and entries by code."""
-
-    code: str
-    text: str
-    codes: Mapping[str, int] = MappingProxyType({})  # of an answer; else all of them have `code`
-
-
-class _RefusalCounts(NamedTuple):
-    """How many entries were refused for load, and how many failed otherwise; of the rest it is not known."""
-
-    throttled: int = 0
-    failed_otherwise: int = 0
 
 
 class SinkScheduler(Generic[EntryT]):
@@ -101,7 +81,7 @@ class SinkScheduler(Generic[EntryT]):
         jitter: Callable[[], float] = random.random,
         ordering_key: Callable[[EntryT], Hashable | None] | None = None,
         records_in: Callable[[EntryT], int] | None = None,
-        is_throttling: Callable[[str], bool | None] | None = None,
+        is_throttling: IsThrottling | None = None,
         keeps_rejected: bool = False,
     ) -> None:
         self._config = config
@@ -109,7 +89,7 @@ class SinkScheduler(Generic[EntryT]):
         self._name = name
         self._jitter = jitter
         self._records_in = records_in
-        self._is_throttling = is_throttling or (lambda _: None)
+        self._is_throttling: IsThrottling = is_throttling or (lambda _: None)
         self._keeps_rejected = keeps_rejected and not config.fail_on_error
         self._buffer: RequestBuffer[EntryT] = (
             KeyedBuffer(ordering_key, name) if ordering_key else RequestBuffer()
@@ -121,9 +101,8 @@ class SinkScheduler(Generic[EntryT]):
         self._next_try = math.inf
         # No entry that was refused is overdue before, or a look at all of them would have found it.
         self._overdue_at = math.inf
-        self._last_cause = _Cause("", "")
-        self._blocked_at: float | None = None  # by the strategy, with nothing in flight
-        self._warned_of_standstill = False
+        self._last_cause = RefusalCause("", "")
+        self._standstill = Standstill(name)
         self.failure: BaseException | None = None
         self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
         self.figures = SinkFigures()
@@ -210,15 +189,13 @@ class SinkScheduler(Generic[EntryT]):
         self.figures.records += request.records - self._records(_entries(missing))
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
         # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
-        counts = self._count_causes(result.codes, len(failed))
+        counts = RefusalCounts.of_codes(result.codes, len(failed), self._is_throttling)
         self._report_to_strategy(request, len(failed), counts, ended_at)
         if rejected:
             self._reject(result.rejected, self._records(_entries(rejected)))
         if failed:
-            cause = ", ".join(f"{code} ({count})" for code, count in sorted(result.codes.items()))
-            first = next(iter(result.codes), "")
-            told = _Cause(first, cause or "refused", result.codes)
-            self._requeue(request, failed, told, now, skip_pause=not counts.failed_otherwise)
+            cause = RefusalCause.of_codes(result.codes)
+            self._requeue(request, failed, cause, now, skip_pause=not counts.failed_otherwise)
             self._apply_retry_after(result.retry_after, now)
         if len(failed) < len(request.batch):
             self._outage.record_acceptance()
@@ -246,18 +223,20 @@ class SinkScheduler(Generic[EntryT]):
         request = self._end_request(number, ended_at)
         if request is None:
             return
-        code = str(getattr(error, "code", "") or type(error).__name__)
         size = len(request.batch)
-        is_load = True if getattr(error, "throttling", False) is True else self._is_throttling(code)
-        counts = _RefusalCounts(size if is_load else 0, size if is_load is False else 0)
+        counts = RefusalCounts.of_error(error, size, self._is_throttling)
         self._report_to_strategy(request, size, counts, ended_at)
         if fatal or self._config.fail_on_error:
-            self.figures.refuse(self._records(request.batch), {code: size}, size)
+            self.figures.refuse(self._records(request.batch), {code_of(error): size}, size)
             self.stop(error)
         else:
-            self._requeue(request, request.batch.items, _Cause(code, _text_of(error) or code), now)
+            self._requeue(request, request.batch.items, RefusalCause.of_error(error), now)
             if isinstance(error, ServiceError):
                 self._apply_retry_after(error.retry_after, now)
+
+    def record_dead_letter(self) -> None:
+        """A record that can never be delivered was put aside."""
+        self.figures.dead_letters += 1
 
     def stop(self, failure: BaseException) -> None:
         """Nothing more is sent. Only the first failure is kept: later ones follow from it."""
@@ -302,20 +281,11 @@ class SinkScheduler(Generic[EntryT]):
         head = self._buffer.head()
         if head is None:
             return 0
-        config = self._config
-        # A strategy of the user's may compute a fraction.
-        allowed = checked_number(self._strategy.max_batch_size, "max_batch_size", self._name)
-        most = max(1, int(min(config.max_batch_size, allowed)))
+        most = self._most_entries
         if not draining and not self._is_batch_due(head, most, now):
-            self._next_try = head.arrived + config.max_time_in_buffer
+            self._next_try = head.arrived + self._config.max_time_in_buffer
             return 0
-        # A request that timed out but still runs holds its thread and its entries. Such requests come on
-        # top of those in flight. They are bounded as well, or a destination that hangs would take all memory.
-        running = len(self._in_flight) + len(self._timed_out)
-        most_running = 2 * config.max_in_flight_requests
-        # In an outage, one request at a time finds out whether it is over.
-        most_in_flight = 1 if self._outage.is_on else config.max_in_flight_requests
-        if len(self._in_flight) >= most_in_flight or running >= most_running:
+        if not self._has_free_request:
             return 0  # until an answer comes
         if now < self._pause_until:
             self._next_try = self._pause_until
@@ -323,36 +293,43 @@ class SinkScheduler(Generic[EntryT]):
         count = self._buffer.measure(most, self._most_bytes)
         request = RequestInfo(count, self._buffer.size_of(count))
         if run(self._strategy.should_block, request):  # a coroutine would be true, for good
-            delay = checked_number(self._strategy.delay(request), "delay", self._name)
-            if not delay < math.inf:  # nor is NaN
-                # Without a request in flight no answer will come, and the writer must not hang.
-                delay = math.inf if self._in_flight else DEFAULT_DELAY
-            self._next_try = now + max(delay, _SHORTEST_WAIT)
-            self._warn_of_standstill(now)
+            self._next_try = now + self._blocked_for(request)
+            if self._in_flight:
+                self._standstill.end()
+            else:
+                self._standstill.record_block(now, len(self._buffer))
             return 0
-        self._blocked_at = None
+        self._standstill.end()
         return count
+
+    @property
+    def _has_free_request(self) -> bool:
+        """Whether one more request may run."""
+        # In an outage, one request at a time finds out whether it is over.
+        most = 1 if self._outage.is_on else self._config.max_in_flight_requests
+        # A request that timed out but still runs holds its thread and its entries. Such requests come on
+        # top of those in flight. They are bounded as well, or a destination that hangs would take all memory.
+        running = len(self._in_flight) + len(self._timed_out)
+        return len(self._in_flight) < most and running < 2 * self._config.max_in_flight_requests
+
+    def _blocked_for(self, request: RequestInfo) -> float:
+        """Seconds until the strategy is asked again, unless an answer comes before."""
+        delay: float = checked_number(self._strategy.delay(request), "delay", self._name)
+        if not delay < math.inf:  # nor is NaN
+            # Without a request in flight no answer will come, and the writer must not hang.
+            delay = math.inf if self._in_flight else DEFAULT_DELAY
+        return max(delay, _SHORTEST_WAIT)
 
     @property
     def _pause_until(self) -> float:
         """Nothing is sent before: the destination is in an outage, or asks for no request."""
         return max(self._outage.pause_until, self._retry_after_until)
 
-    def _warn_of_standstill(self, now: float) -> None:
-        """Says once that only the strategy keeps the writer from sending: nothing else would ever say so."""
-        if self._in_flight:
-            self._blocked_at = None
-        elif self._blocked_at is None:
-            self._blocked_at = now
-        elif now - self._blocked_at >= _STANDSTILL and not self._warned_of_standstill:
-            self._warned_of_standstill = True
-            _log.warning(
-                "%s: the rate limiting strategy has let no request pass for %.0f s, and none is in flight; "
-                "%d records wait until it does",
-                self._name,
-                now - self._blocked_at,
-                len(self._buffer),
-            )
+    @property
+    def _most_entries(self) -> int:
+        """Entries of the next request, at most. A strategy of the user's may compute a fraction."""
+        allowed = checked_number(self._strategy.max_batch_size, "max_batch_size", self._name)
+        return max(1, int(min(self._config.max_batch_size, allowed)))
 
     @property
     def _most_bytes(self) -> int:
@@ -404,8 +381,8 @@ class SinkScheduler(Generic[EntryT]):
             self.figures.timeouts += 1
             self.figures.send_time.record(now - request.sent_at)
             size = len(request.batch)
-            self._report_to_strategy(request, size, _RefusalCounts(), now)
-            cause = _Cause("RequestTimeout", f"no answer within {timeout:g} s")
+            self._report_to_strategy(request, size, RefusalCounts(), now)
+            cause = RefusalCause("RequestTimeout", f"no answer within {timeout:g} s")
             if self._config.fail_on_timeout:
                 records = self._records(request.batch)
                 self.figures.refuse(records, {cause.code: size}, size)
@@ -431,7 +408,7 @@ class SinkScheduler(Generic[EntryT]):
         self,
         request: Request[EntryT],
         failed: Sequence[Buffered],
-        cause: _Cause,
+        cause: RefusalCause,
         now: float,
         *,
         skip_pause: bool = False,
@@ -475,19 +452,8 @@ class SinkScheduler(Generic[EntryT]):
         if seconds is not None:
             self._retry_after_until = max(self._retry_after_until, now + seconds)
 
-    def _count_causes(self, codes: Mapping[str, int], failed: int) -> _RefusalCounts:
-        """Counts the causes of refusals, by their codes."""
-        throttled = otherwise = 0
-        for code, count in codes.items():
-            is_load = self._is_throttling(code)
-            throttled += count if is_load else 0
-            otherwise += count if is_load is False else 0
-        # The codes are for messages: a destination may count the parts of an entry.
-        throttled = min(throttled, failed)
-        return _RefusalCounts(throttled, min(otherwise, failed - throttled))
-
     def _report_to_strategy(
-        self, request: Request[EntryT], failed: int, counts: _RefusalCounts, ended_at: float
+        self, request: Request[EntryT], failed: int, counts: RefusalCounts, ended_at: float
     ) -> None:
         """Tells the strategy how a request has ended."""
         run(
@@ -535,13 +501,3 @@ class SinkScheduler(Generic[EntryT]):
 
 def _entries(items: Sequence[Buffered]) -> list[Any]:
     return [item.entry for item in items]
-
-
-def _text_of(error: BaseException) -> str:
-    """The text of an error; with its class where it may say nothing without, as that of KeyError."""
-    if isinstance(error, SluiceError):
-        return str(error)
-    text = redact_urls(str(error))  # before it is cut: of half a URL nothing would be hidden
-    if len(text) > _LONGEST_TEXT:
-        text = text[:_LONGEST_TEXT] + "..."
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -35,6 +35,7 @@ from sluice.sink.request_loop import RequestLoop, close_destination
 from sluice.sink.request_threads import RequestThreads
 from sluice.sink.scheduler import Request, SinkScheduler
 from sluice.sink.submitting import Answer, Submitter
+from sluice.sink.valid_rows import ValidRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,9 +48,6 @@ _log = logging.getLogger(__name__)
 
 # How long `close` waits for requests in flight (seconds); `readTimeout` of the AWS destinations is as long.
 _LONGEST_CLOSE: Final = 60.0
-# Rows that are converted at a time when invalid rows become dead letters; fewer where they are large.
-_SLICE: Final = 1024
-
 
 _Requests: TypeAlias = (
     RequestThreads[Request[EntryT], Answer[EntryT]] | RequestLoop[Request[EntryT], Answer[EntryT]]
@@ -126,7 +124,9 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._opened = False
         self._sizes_of = EntrySizes(self._destination.size_in_bytes, self.name)
         self._taker = EntryTaker(self._sizes_of, config.max_record_size_in_bytes)
-        self._slice = 1  # rows that are converted at once, where some of them may be invalid
+        self._valid_rows = ValidRows(
+            self._converted, self._sizes_of, config.max_batch_size_in_bytes, self._add_dead_letter_of_row
+        )
         self._mailbox: Mailbox[Answer[EntryT]] = Mailbox(clock)
         submitter = Submitter(self._destination, self.name, clock, lambda: self._closed)
         self._requests: _Requests[EntryT]
@@ -167,8 +167,9 @@ class AsyncSinkWriter(Generic[EntryT]):
         with self._ownership():
             if not self._opened:
                 self.open(schema_of_rows(batch.schema))
-            convert = self._convert_lazily if self._dead_letters is None else self._convert_valid_rows
-            for taken in convert(batch):
+            convert = self._convert_lazily if self._dead_letters is None else self._valid_rows.convert
+            for converted in convert(batch):
+                taken = self._without_oversized(converted)
                 added = 0
                 while added < len(taken.entries):
                     self._await_room()
@@ -290,7 +291,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         return checked_entries(self._converter.convert(rows), self._converter, self.name)
 
     def _await_room(self) -> None:
-        self._check()
+        self._raise_failure()
         while not self._scheduler.room:
             self._mailbox.wait(self._scheduler.wake_at)
             self._step(draining=False)
@@ -311,7 +312,7 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     def _step(self, *, draining: bool) -> None:
         self._advance(draining=draining)
-        self._check()
+        self._raise_failure()
 
     def _advance(self, *, draining: bool) -> None:
         now = self._clock()
@@ -321,7 +322,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             else:
                 self._fail(answer, answer.error, now)
         for rejection in self._scheduler.rejected:
-            self._add_dead_letters_of(rejection.entry, rejection.reason)
+            self._add_dead_letters_of_entry(rejection.entry, rejection.reason)
         self._scheduler.rejected.clear()
         for request in self._scheduler.advance(now, draining=draining):
             self._requests.run(request)
@@ -334,7 +335,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             # The destination cannot judge the error, or the error cannot say what it is: both are shown.
             raise other from error
 
-    def _check(self) -> None:
+    def _raise_failure(self) -> None:
         if self._scheduler.failure is not None:
             raise self._scheduler.failure
 
@@ -355,36 +356,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             taken = self._taker.take(entries, self._most_at_once, self._scheduler.room_in_bytes)
             if not taken.entries:
                 return
-            yield self._without_oversized(taken)
-
-    def _convert_valid_rows(self, batch: pa.RecordBatch) -> Iterator[TakenEntries[EntryT]]:
-        """Converts the valid rows; halves a slice that fails until the invalid rows are found.
-
-        A slice is in memory on top of what waits to be sent. It has as many rows as fill a request, if they
-        are as large as those before them; the first ones have few.
-        """
-        slices = [batch]
-        while slices:
-            rows = slices.pop()
-            if rows.num_rows > self._slice:
-                slices += [rows.slice(self._slice), rows.slice(0, self._slice)]
-                continue
-            try:
-                # All of a slice before any of it is sent: a slice that fails is converted again.
-                entries = list(self._converted(rows))
-            except InvalidRecordError as error:
-                half = rows.num_rows // 2
-                if half:
-                    slices += [rows.slice(half), rows.slice(0, half)]
-                else:
-                    self._add_dead_letter(
-                        dead_letter_of_row(rows, error.reason, data_is_sent=self._data_is_sent)
-                    )
-                continue
-            taken = measured(entries, self._sizes_of(entries))
-            fill_a_request = int(self._config.max_batch_size_in_bytes * rows.num_rows / max(1, taken.at_most))
-            self._slice = max(1, min(2 * self._slice, _SLICE, fill_a_request))
-            yield self._without_oversized(taken)
+            yield taken
 
     def _without_oversized(self, taken: TakenEntries[EntryT]) -> TakenEntries[EntryT]:
         """The entries that are not too large."""
@@ -402,10 +374,13 @@ class AsyncSinkWriter(Generic[EntryT]):
             )
             if self._config.oversized_records == "fail":
                 raise InvalidRecordError(reason)
-            self._add_dead_letters_of(entry, reason)
+            self._add_dead_letters_of_entry(entry, reason)
         return measured(kept, [size for size in taken.sizes if size <= limit])
 
-    def _add_dead_letters_of(self, entry: EntryT, reason: str) -> None:
+    def _add_dead_letter_of_row(self, row: pa.RecordBatch, reason: str) -> None:
+        self._add_dead_letter(dead_letter_of_row(row, reason, data_is_sent=self._data_is_sent))
+
+    def _add_dead_letters_of_entry(self, entry: EntryT, reason: str) -> None:
         for record in list(self._destination.unpacked(entry)) or [entry]:
             self._add_dead_letter(dead_letter_of_entry(record, reason))
 
@@ -413,4 +388,4 @@ class AsyncSinkWriter(Generic[EntryT]):
         if self._dead_letters is None:
             raise InvalidRecordError(dead_letter.reason)
         self._dead_letters.add(dead_letter)
-        self._scheduler.figures.dead_letters += 1
+        self._scheduler.record_dead_letter()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sluice.source.admission import Limits
-    from sluice.source.contracts import BaseSplitEnumerator, Coordinator, ReadTask, Source
-    from sluice.source.enumerator import SplitEnumerator
+    from sluice.source.contracts import BaseSplitEnumerator, Coordinator, ReadTask, Source, SplitEnumerator
     from sluice.source.log_source import LogSource, PushedCursors
     from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position, SplitRange
     from sluice.source.position_log import PositionLog
@@ -67,8 +66,7 @@ __all__ = [
 
 _MODULES: Final = {
     "admission": ("Limits",),
-    "contracts": ("BaseSplitEnumerator", "Coordinator", "ReadTask", "Source"),
-    "enumerator": ("SplitEnumerator",),
+    "contracts": ("BaseSplitEnumerator", "Coordinator", "ReadTask", "Source", "SplitEnumerator"),
     "log_source": ("LogSource", "PushedCursors"),
     "offsets": ("After", "AtHorizon", "AtTime", "Closed", "Offsets", "Position", "SplitRange"),
     "position_log": ("PositionLog",),

@@ -11,8 +11,8 @@ from functools import partial
 from sluice.instants import iso_instant
 from sluice.source.alignment_bound import Bound, alignment_bound, exceeds, without_orphans
 from sluice.source.offsets import After, Closed
-from sluice.source.probe import ProbeSession
 from sluice.source.probe_pool import ProbePool
+from sluice.source.probe_session import ProbeSession
 from sluice.source.split_state import SplitState
 from sluice.source.splits import SplitId
 

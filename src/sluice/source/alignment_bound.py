@@ -72,9 +72,7 @@ def earliest_unread(state: SplitState, end: End | None) -> int | None:
     """
     if isinstance(end, Closed):
         return None if state.split.is_closed else _last_known(state)
-    taken = 0
-    if end is not None:
-        taken = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
+    taken = 0 if end is None else state.count_up_to(end)
     if taken < len(state.cut_points):
         return _arrival_at(state, taken, end)
     match state.reach:
@@ -94,7 +92,7 @@ def exceeds(state: SplitState, end: End, bound: int) -> bool:
     points = list(state.cut_points)
     taken = len(points)
     if isinstance(end, After):
-        taken = sum(1 for point in points if point.sequence <= end.sequence)
+        taken = state.count_up_to(end)
         is_known = taken > 0 and points[taken - 1].sequence == end.sequence
         if not is_known and (state.has_gap or taken == len(points)):
             return taken == len(points) or points[taken].arrival > bound

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from sluice.errors import OptionError, SourceRuleError
 from sluice.option_names import ForeignName
@@ -31,13 +31,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from sluice.source.enumerator import SplitEnumerator
     from sluice.source.reader import SplitReader
     from sluice.source.task_reports import ReportAddress
 
-__all__ = ["BaseSplitEnumerator", "Coordinator", "ReadTask", "Source", "refuse_idle_options"]
+__all__ = [
+    "BaseSplitEnumerator",
+    "Coordinator",
+    "ReadTask",
+    "Source",
+    "SplitEnumerator",
+    "refuse_idle_options",
+]
 
 SplitT = TypeVar("SplitT")
+SplitT_co = TypeVar("SplitT_co", covariant=True)
 OffsetsT = TypeVar("OffsetsT")
 SourceT = TypeVar("SourceT", bound="Source")
 
@@ -215,6 +222,26 @@ class Source(ABC):
 
         reader = self.create_reader()
         yield from prefetch(rows for each in task.ranges for rows in reader.read(each))
+
+
+class SplitEnumerator(Protocol[SplitT_co, OffsetsT]):
+    """FLIP-27's split enumerator: runs beside the driver, finds splits and decides what is read next.
+
+    In a new query `initial` is called first, then `advance` for every trigger and `ranges` for every batch.
+    After a restart `ranges` may be called first, with positions that an earlier enumerator gave.
+    """
+
+    def discover(self) -> Sequence[SplitT_co]:
+        """All splits there are now, with or without records."""
+
+    def initial(self) -> OffsetsT:
+        """Where the first batch starts. The same at every call."""
+
+    def advance(self, start: OffsetsT, limits: Limits = NO_LIMITS) -> OffsetsT:
+        """Where a batch from `start` ends; `start` itself where there is nothing new."""
+
+    def ranges(self, start: OffsetsT, end: OffsetsT) -> Sequence[Any]:
+        """What the batch reads, by split: a `SplitRange` for each, or what the source's own reader takes."""
 
 
 class BaseSplitEnumerator(ABC, Generic[SplitT, OffsetsT]):

@@ -188,8 +188,7 @@ class Cursor:
             return records[count:]
         if not isinstance(position, After):
             return records
-        # Inside an aggregate the record itself is read again, for the user records that are left.
-        done = position.sequence - 1 if position.sub is not None else position.sequence
+        done = position.read_up_to
         count = 0
         while count < len(records) and sequence_of(records[count].sequence_number) <= done:
             count += 1

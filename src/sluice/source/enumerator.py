@@ -1,27 +1,24 @@
-"""Finds splits, hands them out parents before children, and says where each batch ends (FLIP-27)."""
+"""Finds the splits of a log, and says where each batch ends and which ranges it reads (FLIP-27)."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
 
 from sluice.errors import OptionError
 from sluice.source.admission import NO_LIMITS, Limits
+from sluice.source.batch_positions import end_positions, found_starts, with_hints, with_unlogged
 from sluice.source.continuity import Continuity, is_within, recreated
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import (
     After,
-    AtHorizon,
-    AtTime,
     Closed,
     Offsets,
     Position,
     SplitRange,
-    before,
 )
 from sluice.source.plan_figures import PlanFigures
 from sluice.source.planner import Planner
@@ -32,39 +29,12 @@ from sluice.source.splits import Split, SplitId
 from sluice.source.subscription_tracker import SubscriptionTracker
 from sluice.source.subscriptions import Subscriptions
 
-__all__ = ["EnumeratorSettings", "InitialPositions", "SplitEnumerator", "StreamEnumerator"]
+__all__ = ["EnumeratorSettings", "InitialPositions", "StreamEnumerator"]
 
 _log = logging.getLogger(__name__)
 
-_LAG_LINE_INTERVAL = 10.0
-
-SplitT_co = TypeVar("SplitT_co", covariant=True)
-PositionT = TypeVar("PositionT")
-
 InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
 """Gives every split its starting position, from all splits and the time (microseconds)."""
-
-
-class SplitEnumerator(Protocol[SplitT_co, PositionT]):
-    """FLIP-27's split enumerator: runs beside the driver, finds splits and decides what is read next.
-
-    In a new query `initial` is called first, then `advance` for every trigger and `ranges` for every batch.
-    After a restart `ranges` may be called first, with positions that an earlier enumerator gave.
-
-    https://cwiki.apache.org/confluence/display/FLINK/FLIP-27%3A+Refactor+Source+Interface
-    """
-
-    def discover(self) -> Sequence[SplitT_co]:
-        """All splits there are now, with or without records."""
-
-    def initial(self) -> PositionT:
-        """Where the first batch starts. The same at every call."""
-
-    def advance(self, start: PositionT, limits: Limits = NO_LIMITS) -> PositionT:
-        """Where a batch from `start` ends; `start` itself where there is nothing new."""
-
-    def ranges(self, start: PositionT, end: PositionT) -> Sequence[Any]:
-        """What the batch reads, by split: a `SplitRange` for each, or what the source's own reader takes."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +59,7 @@ class EnumeratorSettings:
 
 
 @dataclass(frozen=True)
-class _Quiet:
+class _NothingNew:
     """A search for new records that found none.
 
     Attributes:
@@ -165,7 +135,7 @@ class StreamEnumerator:
         self._initial: Offsets | None = None
         self._added: Mapping[SplitId, Position] | None = None
         self._has_checked_start = False
-        self._quiet: _Quiet | None = None
+        self._nothing_new: _NothingNew | None = None
         self._figures = PlanFigures(self._clock)
         self._newest: _Newest | None = None
 
@@ -232,29 +202,26 @@ class StreamEnumerator:
         if self._splits.wants_targets:
             self._continuity.list_children()
         listing = self._continuity.complete_listing(start)
-        if self._is_quiet(start, listing):
+        if self._has_nothing_new(start, listing):
             return start
         expiry = self._continuity.observe(start, listing)
         logged = self._continuity.without_lost(start, listing)
         if logged is not start:
             self._splits.forget(recreated(start, listing))
         logged = self._with_added(logged, listing)
-        base = self._with_unlogged(logged, listing)
-        states = self._splits.move_to(base, listing, limits)
-        held = [state for state in states if state.split.id in self._splits.held]
-        states = [state for state in states if state.split.id not in self._splits.held]
+        base = with_unlogged(logged, listing)
+        readable = self._splits.move_to(base, listing, limits)
+        held = [state for state in readable if state.split.id in self._splits.held]
+        states = [state for state in readable if state.split.id not in self._splits.held]
         ends = self._plan(states, held, limits)
-        is_log_due = self._continuity.has_retention_changed(start, listing)
-        # A run that starts before the next record would take the consumer for the query's own.
-        is_log_due |= not self.contested.isdisjoint(start.consumers.values())
-        if self._continuity.is_check_due():
-            self._continuity.check_starts(states)
-            is_log_due |= self._continuity.are_hints_due(start, listing, self._splits.states)
+        is_log_due = self._is_log_due(start, listing, states)
         if not ends and base is start and not is_log_due:
-            self._quiet = self._quiet_until_read(start, listing)
+            self._nothing_new = self._nothing_new_until_read(start, listing)
             return start
+        known = self._splits.states
+        positions = end_positions(base, ends, known, listing, self._log.server_time())
         end = replace(
-            self._offsets(self._end_positions(base, ends, listing), listing),
+            self._offsets(positions, listing),
             consumers=self._own_consumers(start.consumers),
             starting=base.starting,
             expiry=expiry,
@@ -262,10 +229,10 @@ class StreamEnumerator:
         # The log does not say where this batch starts if it is the first one, which Spark may run again
         # after a restart, or if records were lost before it, or a stream was added.
         starts_elsewhere = logged is not start or start == self._initial
-        found = self._found_starts(base, ends)
+        found = {} if self._log.seeks_by_time else found_starts(base, ends, known)
         if not (starts_elsewhere or found):
             return end
-        return replace(end, start=self._with_hints({**base.positions, **found}))
+        return replace(end, start=with_hints({**base.positions, **found}, known))
 
     def _plan(
         self, states: Sequence[SplitState], held: Sequence[SplitState], limits: Limits
@@ -277,12 +244,22 @@ class StreamEnumerator:
         spans = [span for span in (limits.span, self._planner.max_drift) if span is not None]
         self._subscription_tracker.adopt(states, min(spans, default=None))
         ends = self._planner.plan(states, limits, held)
-        if any(state.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
+        if any(state.reads.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
             self._discovery.mark_stale()
         for state in states:
-            state.forget_missing()
+            state.reads.forget_missing()
         self._figures.observe(states, ends)
         return ends
+
+    def _is_log_due(self, start: Offsets, listing: Listing, states: Sequence[SplitState]) -> bool:
+        """Whether to log a batch even without records, for what the offsets say to later runs."""
+        is_due = self._continuity.has_retention_changed(start, listing)
+        # A run that starts before the next record would take the consumer for the query's own.
+        is_due |= not self.contested.isdisjoint(start.consumers.values())
+        if self._continuity.is_check_due():
+            self._continuity.check_starts(states)
+            is_due |= self._continuity.are_hints_due(start, listing, self._splits.states)
+        return is_due
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
         """See `SplitEnumerator.ranges`.
@@ -372,28 +349,29 @@ class StreamEnumerator:
                     self._settings.starting,
                 )
 
-    def _is_quiet(self, start: Offsets, listing: Listing) -> bool:
+    def _has_nothing_new(self, start: Offsets, listing: Listing) -> bool:
         """Whether a search from `start` cannot find anything new yet. Spark asks some 90 times a second."""
-        quiet = self._quiet
+        search = self._nothing_new
         if (
-            quiet is not None
-            and quiet.start is start
-            and quiet.listing is listing
-            and self._clock() < quiet.until
+            search is not None
+            and search.start is start
+            and search.listing is listing
+            and self._clock() < search.until
             and not self._splits.wants_targets
         ):
             return True
-        self._quiet = None
+        self._nothing_new = None
         return False
 
-    def _quiet_until_read(self, start: Offsets, listing: Listing) -> _Quiet | None:
+    def _nothing_new_until_read(self, start: Offsets, listing: Listing) -> _NothingNew | None:
         """None if new records may become known without reading a split again."""
         states = self._splits.states.values()
         if self._subscriptions is not None or self._splits.has_targets:
             return None
         if any(state.cut_points or state.split.is_closed for state in states):
             return None
-        return _Quiet(start, listing, min((state.next_read_at for state in states), default=-math.inf))
+        until = min((state.reads.next_read_at for state in states), default=-math.inf)
+        return _NothingNew(start, listing, until)
 
     def _with_added(self, base: Offsets, listing: Listing) -> Offsets:
         """`base` itself, or, where streams were added to the query, with their starting positions."""
@@ -409,59 +387,7 @@ class StreamEnumerator:
             starting={**base.starting, **dict.fromkeys(added, self._settings.starting)},
         )
 
-    def _with_unlogged(self, base: Offsets, listing: Listing) -> Offsets:
-        """`base` with a position for every split, also for those that were found since it was logged."""
-        unlogged = {
-            split: AtHorizon(caught_up_at=listing.absent_at.get(split, base.listed))
-            for split in listing.splits
-            if split not in base.positions
-        }
-        return replace(base, positions={**base.positions, **unlogged}) if unlogged else base
-
     # --- batches --------------------------------------------------------------------------------------
-
-    def _end_positions(
-        self, base: Offsets, ends: Mapping[SplitId, After | Closed], listing: Listing
-    ) -> dict[SplitId, Position]:
-        """All positions at the end of a batch, with hints, without drained splits that expired long ago."""
-        states = self._splits.states
-        ends_with_hints = {split: states[split].end_with_hints(end) for split, end in ends.items()}
-        positions = self._with_hints({**base.positions, **ends_with_hints})
-        now = self._log.server_time()
-        for split_id, position in list(positions.items()):
-            if not isinstance(position, Closed):
-                continue
-            unlisted_at = position.unlisted_at
-            if split_id in listing.splits:
-                unlisted_at = None
-            elif unlisted_at is None:
-                unlisted_at = now
-            elif now - unlisted_at >= listing.retention.get(split_id.stream, 0):
-                del positions[split_id]  # its last record has expired
-                continue
-            # The hint is about the batch that has read the split to its end.
-            caught_up_at = position.start_caught_up_at if split_id in ends else None
-            if (caught_up_at, unlisted_at) != (position.start_caught_up_at, position.unlisted_at):
-                positions[split_id] = Closed(caught_up_at, unlisted_at)
-        return positions
-
-    def _with_hints(self, positions: Mapping[SplitId, Position]) -> dict[SplitId, Position]:
-        states = self._splits.states
-        return {
-            split: states[split].unchanged_with_hints(position) if split in states else position
-            for split, position in positions.items()
-        }
-
-    def _found_starts(self, base: Offsets, ends: Collection[SplitId]) -> dict[SplitId, Position]:
-        """By split, where tasks start that cannot seek to the start by time: at the first record found."""
-        if self._log.seeks_by_time:
-            return {}
-        states = self._splits.states
-        return {
-            split: before(number)
-            for split in ends
-            if isinstance(base.position(split), AtTime) and (number := states[split].first_number)
-        }
 
     def _offsets(self, positions: dict[SplitId, Position], listing: Listing) -> Offsets:
         return Offsets(

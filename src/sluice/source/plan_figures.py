@@ -49,7 +49,7 @@ class PlanFigures:
             split, end = state.split.id, ends.get(state.split.id)
             count = len(state.cut_points)
             if isinstance(end, After):
-                count = sum(1 for point in state.cut_points if point.sequence <= end.sequence)
+                count = state.count_up_to(end)
                 if not state.has_gap:
                     records[split, end] = sum(point.count for point in state.cut_points[:count])
             lag[split] = 0 if isinstance(end, Closed) else state.lag(count, now)

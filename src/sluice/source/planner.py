@@ -11,8 +11,9 @@ from sluice.source.admission import Limits, admission_end, admit, is_sampled
 from sluice.source.aligner import Aligner
 from sluice.source.alignment_bound import alignment_bound, without_orphans
 from sluice.source.offsets import After, AtTime, Closed
-from sluice.source.probe import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, Probe, ProbeSession
+from sluice.source.probe import Probe
 from sluice.source.probe_pool import ProbePool
+from sluice.source.probe_session import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, ProbeSession
 from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import SplitId
 
@@ -176,7 +177,7 @@ class Planner:
     def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
         """Without limits a batch ends at the tip, or near it if the split is busy and the query goes on."""
         if state.split.is_closed and not isinstance(state.target, After):
-            state.begin_read()  # keeps the hint of when the split was caught up
+            state.keep_hint()
             starts_at_time = isinstance(state.position, AtTime) and not self._probe.log.seeks_by_time
             is_wanted = (state.wants_first_record or starts_at_time) and not state.has_ended
             if is_wanted and not state.is_pushed:
@@ -238,7 +239,7 @@ class Planner:
         """The end of the batch. Where its span is limited, no record may have arrived at or after `until`."""
         count = state.count_before(until)
         needs_no_seek = count < len(state.cut_points) or state.is_exhausted or state.is_pushed
-        if needs_no_seek or not state.cut_points or state.failing_since is not None:
+        if needs_no_seek or not state.cut_points or state.reads.failing_since is not None:
             return state.cut_at(count)
         exact = _must_be_exact(limits, state)
         if until is None:

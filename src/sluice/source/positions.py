@@ -46,6 +46,14 @@ class After:
         return sequence_of(self.number)
 
     @property
+    def read_up_to(self) -> int:
+        """The highest sequence number that need not be read again.
+
+        An aggregated record is read again for the user records that are left in it.
+        """
+        return self.sequence - (self.sub is not None)
+
+    @property
     def position_record(self) -> str:
         """The number of the record that an iterator for this position begins with.
 

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TypeVar
 
 from sluice.errors import ServiceError
-from sluice.source.probe import Probe, ProbeSession
+from sluice.source.probe import Probe
+from sluice.source.probe_session import ProbeSession
 from sluice.source.split_state import SplitState
 from sluice.source.splits import SplitId
 
@@ -99,7 +100,7 @@ class ProbePool:
         return {split: result for split, result in done.items() if result is not None}
 
     def _probe_split(self, work: Work[ResultT], state: SplitState, *, may_leave: bool) -> ResultT | None:
-        session = self._probe.session(state)
+        session = ProbeSession(self._probe, state)
         while True:
             begun_at = self._clock()
             try:
@@ -116,7 +117,7 @@ class ProbePool:
                 continue
             session.end()
             if session.has_read:
-                state.mark_answered()
+                state.reads.mark_answered()
             return result
 
     def _tolerate(self, state: SplitState, error: ServiceError, begun_at: float, *, is_left: bool) -> None:
@@ -131,9 +132,11 @@ class ProbePool:
         now = self._clock()
         next_read_at = now + _RETRY_PAUSE
         if error.throttling:
-            state.mark_throttled(now, next_read_at)
+            state.reads.mark_throttled(now, next_read_at)
         else:
-            failing_for = state.mark_failed(now, next_read_at, is_missing=error.missing, begun_at=begun_at)
+            failing_for = state.reads.mark_failed(
+                now, next_read_at, is_missing=error.missing, begun_at=begun_at
+            )
             is_awaited = error.missing and self._awaits_missing
             if failing_for > self._patience and not is_awaited:
                 raise error

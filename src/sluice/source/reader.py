@@ -174,7 +174,7 @@ class RangeReader:
         self._open_cursor = open_cursor or self._poll
         self._figures = figures
 
-    def read(self, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
+    def read(self, split_range: SplitRange) -> Iterator[Sequence[AnyRecord]]:
         """Yields the records of the range. Aggregated records at its edges come whole.
 
         Raises:
@@ -182,98 +182,104 @@ class RangeReader:
             ServiceError: a call failed, and retries did not help.
         """
         try:
-            yield from self._read(split)
+            yield from self._read(split_range)
         except ServiceError as error:
             if not error.missing:
                 raise
-            self._data_loss.report(f"{split.split} is gone, and the records of this batch with it: {error}")
+            self._data_loss.report(
+                f"{split_range.split} is gone, and the records of this batch with it: {error}"
+            )
 
-    def _read(self, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
-        self._data_loss.check_start(split.split, split.start, split.end.start_caught_up_at)
-        cursor = self._open_cursor(split, _start(split))
+    def _read(self, split_range: SplitRange) -> Iterator[Sequence[AnyRecord]]:
+        self._data_loss.check_start(split_range.split, split_range.start, split_range.end.start_caught_up_at)
+        cursor = self._open_cursor(split_range, _start(split_range))
         try:
-            yield from self._read_through(cursor, split)
+            yield from self._read_through(cursor, split_range)
         finally:
             cursor.close()
 
-    def _read_through(self, cursor: Cursor, split: SplitRange) -> Iterator[Sequence[AnyRecord]]:
-        limit = self._first_limit(split)
-        reads = _PacedReads(split.split, self._settings)
+    def _read_through(self, cursor: Cursor, split_range: SplitRange) -> Iterator[Sequence[AnyRecord]]:
+        limit = self._first_limit(split_range)
+        reads = _PacedReads(split_range.split, self._settings)
         while True:
             page = reads.next_page(cursor, limit)
-            records = _until(page.records, split.end)
+            records = _until(page.records, split_range.end)
             if records:
                 if self._figures is not None:  # a page that the range's end divides counts in part
                     size = page.size * len(records) // len(page.records)
-                    self._figures.count_page(split.split, len(records), size, is_pushed=cursor.is_pushed)
+                    self._figures.count_page(
+                        split_range.split, len(records), size, is_pushed=cursor.is_pushed
+                    )
                 yield records
-            if self._is_complete(split, cursor, page, reads):
+            if self._is_complete(split_range, cursor, page, reads):
                 return
             limit = self._settings.page_limit
             reads.pause(cursor)
 
-    def _poll(self, split: SplitRange, position: Position) -> Cursor:
-        return Cursor(self._log, self._data_loss, split.split, position)
+    def _poll(self, split_range: SplitRange, position: Position) -> Cursor:
+        return Cursor(self._log, self._data_loss, split_range.split, position)
 
-    def _first_limit(self, split: SplitRange) -> int:
+    def _first_limit(self, split_range: SplitRange) -> int:
         """Little more than the range holds: records after its end are dropped."""
-        limit, expected = self._settings.page_limit, split.expected
+        limit, expected = self._settings.page_limit, split_range.expected
         return limit if expected is None else min(limit, expected + expected // 4 + 100)
 
-    def _is_complete(self, split: SplitRange, cursor: Cursor, page: Page, reads: _PacedReads) -> bool:
+    def _is_complete(self, split_range: SplitRange, cursor: Cursor, page: Page, reads: _PacedReads) -> bool:
         """Whether the end of the range has been reached, or (after a data loss) cannot be reached."""
-        end = split.end
+        end = split_range.end
         if isinstance(end, Closed):
             return page.next_iterator is None or (
-                page.millis_behind == 0 and self._is_recreated(split, reads)
+                page.millis_behind == 0 and self._is_recreated(split_range, reads)
             )
         last = sequence_of(page.records[-1].sequence_number) if page.records else None
         if last is not None and last >= end.sequence:
-            self._check_end(split, end, page.records)
+            self._check_end(split_range, end, page.records)
             return True
         if page.next_iterator is None:
-            return self._lost_end(split, end, "the shard ends before it")
+            return self._lost_end(split_range, end, "the shard ends before it")
         if last is None and page.millis_behind == 0:
-            return self._is_over_at_tip(split, end, cursor, reads)
+            return self._is_over_at_tip(split_range, end, cursor, reads)
         return False
 
-    def _is_recreated(self, split: SplitRange, reads: _PacedReads) -> bool:
+    def _is_recreated(self, split_range: SplitRange, reads: _PacedReads) -> bool:
         """At the tip of a split that is to end: whether it is an open split of a new stream of that name."""
-        if split.created is None or not reads.is_check_due():
+        if split_range.created is None or not reads.is_check_due():
             return False
-        created = self._log.describe(split.split.stream).created
-        if created // 1000 == split.created // 1000:
+        created = self._log.describe(split_range.split.stream).created
+        if created // 1000 == split_range.created // 1000:
             return False
-        self._data_loss.report_recreated(split.split.stream, split.created, created)
+        self._data_loss.report_recreated(split_range.split.stream, split_range.created, created)
         return True
 
-    def _check_end(self, split: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
+    def _check_end(self, split_range: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
         """Reports a loss if the record that the end names is missing among records that pass the end."""
         place = bisect_left(records, end.sequence, key=lambda record: sequence_of(record.sequence_number))
         found = records[place].sequence_number
         if sequence_of(found) > sequence_of(end.position_record):
-            self._lost_end(split, end, f"the next record is {found}")
+            self._lost_end(split_range, end, f"the next record is {found}")
 
-    def _is_over_at_tip(self, split: SplitRange, end: After, cursor: Cursor, reads: _PacedReads) -> bool:
+    def _is_over_at_tip(
+        self, split_range: SplitRange, end: After, cursor: Cursor, reads: _PacedReads
+    ) -> bool:
         """At the tip without having met the end: whether the record of the end is gone, or only late."""
         here = cursor.position
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
             return True
         start = before(end.position_record)
-        probe = self._first_page(Cursor(self._log, _Silent(self._data_loss), split.split, start), reads)
+        probe = self._first_page(Cursor(self._log, _Silent(self._data_loss), split_range.split, start), reads)
         if probe.records and probe.records[0].sequence_number == end.position_record:
             # The record exists, so the iterator is wrong, or the range ends before it starts.
             if cursor.reopened == _MAX_REOPENED:
                 raise ServiceError(
-                    f"GetRecords of {split.split}: record {end.position_record}, where the batch ends, is "
-                    f"there, but reading from {split.start} comes to the shard's tip without it",
+                    f"GetRecords of {split_range.split}: record {end.position_record}, where the batch ends, "
+                    f"is there, but reading from {split_range.start} comes to the shard's tip without it",
                     operation="GetRecords",
-                    target=str(split.split),
+                    target=str(split_range.split),
                     retryable=True,
                 )
             cursor.reopen()
             return False
-        return self._lost_end(split, end, "the shard's tip comes before it")
+        return self._lost_end(split_range, end, "the shard's tip comes before it")
 
     def _first_page(self, cursor: Cursor, reads: _PacedReads) -> Page:
         """The first page with a record, or that of the tip or the end. Empty pages may come before it."""
@@ -283,9 +289,9 @@ class RangeReader:
                 return page
             reads.pause(cursor)
 
-    def _lost_end(self, split: SplitRange, end: After, why: str) -> bool:
+    def _lost_end(self, split_range: SplitRange, end: After, why: str) -> bool:
         self._data_loss.report(
-            f"{split.split}: record {end.position_record}, where the batch ends, is gone, "
+            f"{split_range.split}: record {end.position_record}, where the batch ends, is gone, "
             f"and others with it: {why}"
         )
         return True
@@ -301,9 +307,9 @@ class _Silent(DataLossPolicy):
         del what
 
 
-def _start(split: SplitRange) -> Position:
+def _start(split_range: SplitRange) -> Position:
     """The start, with the last instant at which no record followed it; the end may know a later one."""
-    start, caught_up_at = split.start, split.end.start_caught_up_at
+    start, caught_up_at = split_range.start, split_range.end.start_caught_up_at
     if isinstance(start, After) and caught_up_at is not None:
         return replace(start, caught_up_at=max(start.caught_up_at or 0, caught_up_at))
     return start

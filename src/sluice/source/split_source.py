@@ -16,7 +16,7 @@ from sluice.source.settings import STREAMING_OPTIONS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sluice.source.split_enumerator import FiniteSplitEnumerator
+    from sluice.source.finite_enumerator import FiniteSplitEnumerator
 
 __all__ = ["FiniteRange", "FiniteSplit", "SplitEnd", "SplitSource"]
 
@@ -107,7 +107,7 @@ class SplitSource(Source):
 
     def create_enumerator(self) -> FiniteSplitEnumerator:
         """The enumerator that finds splits and plans batches."""
-        from sluice.source.split_enumerator import FiniteSplitEnumerator  # noqa: PLC0415 - not in tasks
+        from sluice.source.finite_enumerator import FiniteSplitEnumerator  # noqa: PLC0415 - not in tasks
 
         return FiniteSplitEnumerator(self)
 

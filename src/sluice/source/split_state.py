@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Expiry, Position, before
+from sluice.source.read_health import ReadHealth
 from sluice.source.sequence import sequence_of
 from sluice.source.splits import Split
 from sluice.source.stream_log import Page, size_in_bytes
@@ -25,8 +25,6 @@ __all__ = ["Reach", "SplitState"]
 
 _MIN_HINT_GAIN = 600 * MICROS_PER_SECOND
 """A hint goes into the offsets if it is this much newer than the one there (microseconds)."""
-_FAILURE_MEMORY = 30.0
-"""Seconds after which a failed read does not count any more, if none was tried since."""
 _LAG_HOLDS = 15.0
 """Seconds without an answer for which a lag is believed."""
 
@@ -48,23 +46,16 @@ class Reach(enum.Enum):
 class SplitState:
     """The state of one split between two batches. Held by the enumerator.
 
-    Only the methods here change the attributes, and each is named for what happened. What is known of a
-    split comes in one of two ways:
+    Only the methods here and those of `reads` change anything, and each is named for what happened. What is
+    known of a split comes in one of two ways:
 
     - *probed* (the default): a probe reads pages, see `record_page` and `jump_to`;
     - *pushed* (`is_pushed`): a subscription tells how far it has come, see `adopt`.
 
-    A probed split is one of
-
-    - *answering*: `failing_since` is None;
-    - *throttled*: not read before `next_read_at`, and `failing_since` is kept;
-    - *failing*: not read before `next_read_at`; the planner fails the query if that lasts too long;
-    - *missing* (`is_missing`): failing, because the service says that there is no such split.
-
     `reach` says what follows the last cut point.
 
-    A hint lives in `caught_up_at`: the instant at which no record followed `position`. It is in
-    `cursor.position` until the next read; `begin_read` keeps it here before the cursor moves on.
+    A hint is an instant at which no record followed `position`. The cursor notes it in `cursor.position` and
+    forgets it when it moves on, so `keep_hint` copies it to `caught_up_at` before.
     `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
 
     Attributes:
@@ -83,13 +74,7 @@ class SplitState:
         first_number: number of the first record after `position`, where a probe has seen it.
         undecided_at: when a probe last gave up before it knew what follows the last cut point (monotonic
             seconds); None where it knew.
-        next_read_at: the split must not be read before (monotonic seconds).
-        failing_since: when the first of the reads that keep failing failed (monotonic seconds); None: they do
-            not fail.
-        failed_at: when the last of them failed (monotonic seconds).
-        unanswered_since: when the first read after the last answer failed, or was throttled (monotonic
-            seconds); None: the last read was answered.
-        is_missing: the service says that there is no such split.
+        reads: whether the service answers reads of the split, and when it may be read again.
         is_pushed: a subscription tells of new records, and the service is not read.
         stalled_since: since when a subscription has brought nothing though it is behind the tip
             (monotonic seconds).
@@ -111,11 +96,7 @@ class SplitState:
     tip_at: int | None = None
     first_number: str | None = None
     undecided_at: float | None = None
-    next_read_at: float = -math.inf
-    failing_since: float | None = None
-    failed_at: float = -math.inf
-    unanswered_since: float | None = None
-    is_missing: bool = False
+    reads: ReadHealth = field(default_factory=ReadHealth)
     is_pushed: bool = False
     stalled_since: float | None = None
     caught_up_version: int | None = field(default=None, repr=False)
@@ -172,7 +153,7 @@ class SplitState:
         A run with a target ends when nothing is new. A split with a target is always due, so that no run
         ends because a split was not read.
         """
-        return not self.is_pushed and (self.target is not None or self.next_read_at <= now)
+        return not self.is_pushed and (self.target is not None or self.reads.next_read_at <= now)
 
     def has_lost_its_place(self, now: float, iterator_life: float) -> bool:
         """Whether the last probe gave up among empty pages so long ago that its iterator has expired."""
@@ -186,6 +167,10 @@ class SplitState:
             if point.arrival >= instant:
                 return count
         return len(self.cut_points)
+
+    def count_up_to(self, end: After) -> int:
+        """How many cut points a batch up to `end` takes."""
+        return bisect_right(self.cut_points, end.sequence, key=lambda point: point.sequence)
 
     def cut_at(self, count: int) -> After | Closed | None:
         """The end of a batch that takes the first `count` cut points; None where that is no progress."""
@@ -214,8 +199,7 @@ class SplitState:
         """Those of `points`, which a subscription has brought, that come after `position`."""
         if not isinstance(self.position, After):
             return points
-        # Inside an aggregate the record itself is read again, for the user records that are left.
-        done = self.position.sequence - (self.position.sub is not None)
+        done = self.position.read_up_to
         count = 0
         while count < len(points) and points[count].sequence <= done:
             count += 1
@@ -230,9 +214,7 @@ class SplitState:
         Returns:
             None where that is not known: nothing has been heard of the split yet, or not for 15 s.
         """
-        if self.millis_behind is None:
-            return None
-        if self.unanswered_since is not None and now - self.unanswered_since >= _LAG_HOLDS:
+        if self.millis_behind is None or self.reads.is_unanswered_for(_LAG_HOLDS, now):
             return None
         if not self.cut_points or count >= len(self.cut_points):
             return self.millis_behind
@@ -271,10 +253,11 @@ class SplitState:
 
     # --- probes ---------------------------------------------------------------------------------------
 
-    def begin_read(self) -> None:
-        """Caller: a probe, before it reads on. Affects: `caught_up_at`.
+    def keep_hint(self) -> None:
+        """Caller: a probe, before it reads on; the planner, before a closed split is planned to its end.
+        Affects: `caught_up_at`.
 
-        Keeps the instant up to which no record came, which the cursor forgets when it moves on.
+        Keeps the instant at which no record followed `position`: the cursor forgets it when it moves on.
         """
         here = self.cursor.position
         if not self.cut_points and isinstance(here, After) and here == self.position:
@@ -318,12 +301,10 @@ class SplitState:
         size = page.size or sum(map(size_in_bytes, records))
         if self.record_size is None:
             self.record_size = size / len(records)
-        # Behind a gap no batch ends between the records of a page.
-        points = (
-            [CutPoint.of_all(records[known:], size)._replace(is_after_gap=not known)]
-            if not known or self.has_gap
-            else list(map(CutPoint.of, records[known:]))
-        )
+        if known and not self.has_gap:
+            points = list(map(CutPoint.of, records[known:]))
+        else:  # behind a gap no batch ends between the records of a page
+            points = [CutPoint.of_all(records[known:], size)._replace(is_after_gap=not known)]
         self._add(points)
         self.cursor = cursor
         self.millis_behind = page.millis_behind
@@ -363,52 +344,6 @@ class SplitState:
         """Caller: a probe that gives up among empty pages for this trigger. Affects: `undecided_at`."""
         self.undecided_at = now
 
-    def schedule_next_read(self, next_read_at: float) -> None:
-        """Caller: a probe that has read the split for this trigger. Affects: `next_read_at`."""
-        self.next_read_at = next_read_at
-
-    def mark_answered(self) -> None:
-        """Caller: the planner, when a read has succeeded. Affects: `failing_since`, `unanswered_since`."""
-        self.failing_since = self.unanswered_since = None
-
-    def mark_throttled(self, now: float, next_read_at: float) -> None:
-        """Caller: the planner, when a read was throttled. Affects: `next_read_at`, `is_missing`,
-        `unanswered_since`.
-
-        Args:
-            now: monotonic seconds.
-        """
-        self._mark_unanswered(now)
-        self.is_missing = False
-        self.next_read_at = next_read_at
-
-    def mark_failed(
-        self, now: float, next_read_at: float, *, is_missing: bool, begun_at: float | None = None
-    ) -> float:
-        """Caller: the planner, when a read has failed and may succeed later. Affects: `failing_since`,
-        `failed_at`, `next_read_at`, `is_missing`, `unanswered_since`.
-
-        Args:
-            now: monotonic seconds.
-            begun_at: when the read was begun (monotonic seconds); None: just now.
-
-        Returns:
-            For how long reads have failed, one after the other (seconds). A failure long after the one
-            before it begins anew: nothing was tried in between.
-        """
-        begun_at = now if begun_at is None else begun_at
-        if self.failing_since is None or begun_at - self.failed_at > _FAILURE_MEMORY:
-            self.failing_since = now
-        self._mark_unanswered(now)
-        self.failed_at = now
-        self.next_read_at = next_read_at
-        self.is_missing = is_missing
-        return now - self.failing_since
-
-    def _mark_unanswered(self, now: float) -> None:
-        if self.unanswered_since is None:
-            self.unanswered_since = now
-
     def mark_start_reported(self, now: int) -> None:
         """Caller: the enumerator, when it has reported that records after the position may have expired
         unread (`now` in microseconds). Affects: `caught_up_at`.
@@ -418,8 +353,8 @@ class SplitState:
     # --- subscriptions --------------------------------------------------------------------------------
 
     def adopt(self, progress: SubscriptionProgress) -> None:
-        """Caller: the subscription tracker. Affects: all but `split`, `position`, `target`, `expiry`,
-        `next_read_at` and `stalled_since`.
+        """Caller: the subscription tracker. Affects: all but `split`, `position`, `target`, `expiry` and
+        `stalled_since`.
 
         Takes what a subscription has brought after `position` in place of what probes have found. If the
         subscription has brought nothing yet, cut points that probes found stay, and are planned first.
@@ -427,19 +362,20 @@ class SplitState:
         is_caught_up = progress.is_at_tip and not progress.cut_points and self.target is None
         self.is_pushed = True
         self.caught_up_version = progress.version if is_caught_up else None
-        self.failing_since, self.unanswered_since, self.is_missing = None, None, False
+        self.reads.mark_answered()
         self.millis_behind = progress.millis_behind
         points = self.after_position(progress.cut_points)
         if not points and (self.cut_points or self.reach is Reach.TARGET):
             return
         if points:
-            self.begin_read()
+            self.keep_hint()
         self._drop_cut_points()
         self._add(points)
-        is_uncut = not points or (bool(self.cut_points) and self.cut_points[-1].number == points[-1].number)
-        if is_uncut:
+        last = self.cut_points[-1].number if self.cut_points else None
+        is_whole = not points or last == points[-1].number  # else the target has cut some off
+        if is_whole:
             self._set_reach(_reach_of_subscription(progress))
-        caught_up_at = progress.caught_up_at if is_uncut else None
+        caught_up_at = progress.caught_up_at if is_whole else None
         self.cursor = self.cursor.at(self._behind_last(caught_up_at))
         if caught_up_at is not None:
             self.tip_at = caught_up_at
@@ -480,10 +416,6 @@ class SplitState:
         points, self.cut_points = self.cut_points, ()
         self._add(points)
 
-    def forget_missing(self) -> None:
-        """Caller: the enumerator, which will list splits again. Affects: `is_missing`."""
-        self.is_missing = False
-
     def can_advance_to(self, position: Position) -> bool:
         """Whether what is known still holds if the last batch ended at `position`."""
         if position == self.position:
@@ -500,8 +432,7 @@ class SplitState:
         Cut points behind a gap are dropped, unless the batch has taken the records in the gap.
         """
         if isinstance(position, After) and position != self.position:
-            taken = sum(1 for point in self.cut_points if point.sequence <= position.sequence)
-            self.cut_points = self.cut_points[taken:]
+            self.cut_points = self.cut_points[self.count_up_to(position) :]
             if self.cut_points and position == before(self.cut_points[0].number):
                 self.cut_points = [self.cut_points[0]._replace(is_after_gap=False), *self.cut_points[1:]]
             self.position = position
@@ -512,7 +443,7 @@ class SplitState:
 
     def reset(self) -> None:
         """Caller: the subscription tracker, or a probe. Probes begin again right after `position`.
-        Affects: all but `split`, `position`, `target` and `next_read_at`.
+        Affects: `cut_points`, `reach`, `cursor`, `is_pushed`, `caught_up_version`.
         """
         self._drop_cut_points()
         self.is_pushed = False

@@ -78,11 +78,9 @@ class Lineage:
             left = [split for split in left if split.id not in found]
         return list(found.values())
 
-    def _waits(
-        self, split: Split, drained: Collection[SplitId], reached: Mapping[SplitId, Split] | None = None
-    ) -> bool:
+    def _waits(self, split: Split, drained: Collection[SplitId], reached: Mapping[SplitId, Split]) -> bool:
         for parent in split.parent_ids:
-            is_reached = reached is not None and parent in reached and reached[parent].is_closed
+            is_reached = parent in reached and reached[parent].is_closed
             if parent in self._splits and parent not in drained and not is_reached:
                 return True
         return False

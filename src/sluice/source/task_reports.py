@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from sluice.options import is_loopback
+from sluice.hosts import is_loopback
 from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 

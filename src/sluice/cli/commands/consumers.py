@@ -18,7 +18,7 @@ from sluice.cli.service import foreign_shard, kinesis_calls
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import iso_instant
-from sluice.kinesis.consumers import ConsumerDescription, deregister_consumer, list_consumers
+from sluice.kinesis.consumer_calls import ConsumerDescription, deregister_consumer, list_consumers
 
 HELP = "list the fan-out consumers of streams with what they cost, and remove ones left over"
 

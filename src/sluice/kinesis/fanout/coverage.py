@@ -16,9 +16,9 @@ def exclusive_start(position: Position) -> int | None:
     """
     if not isinstance(position, After):
         return None
-    if position.sub is not None:
-        return position.sequence - 1  # the aggregated record is read again for the user records left in it
-    return position.sequence if position.next is None else int(position.next) - 1
+    if position.sub is not None or position.next is None:
+        return position.read_up_to
+    return int(position.next) - 1
 
 
 class Coverage:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sluice.channels.channel import Address
+from sluice.hosts import is_loopback
 from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.options import SourceConfig
-from sluice.options import is_loopback
 
 __all__ = [
     "HELD_SIGNALS",

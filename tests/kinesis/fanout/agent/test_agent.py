@@ -17,7 +17,7 @@ import pytest
 from sluice.channels.channel import Address, Channel
 from sluice.channels.processes import child_environment
 from sluice.errors import ServiceError
-from sluice.kinesis.consumers import ConsumerRegistrar
+from sluice.kinesis.consumer_registrar import ConsumerRegistrar
 from sluice.kinesis.fanout.agent import agent as agent_module
 from sluice.kinesis.fanout.agent.agent import Agent, _start
 from sluice.kinesis.fanout.agent.buffer_budget import BufferBudget

@@ -462,3 +462,13 @@ def test_the_buffers_of_worker_hosts_are_added_up(make: Callable[..., Planning])
     planning.until(lambda: planning.client.figures().get("bufferedBytes") == 2)
 
     assert planning.client.figures()["bufferSize"] == 10
+
+
+def test_a_closed_client_starts_no_agent(make: Callable[..., Planning]) -> None:
+    """A consumer may still be renewed in a thread of its own, which tells the agent."""
+    planning = make()
+    planning.listening()
+    planning.client.close()
+    planning.now += 60.0
+    planning.client.start()
+    assert len(planning.agents) == 1

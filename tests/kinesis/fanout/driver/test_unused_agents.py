@@ -103,6 +103,22 @@ def test_ranges_that_no_agent_could_hold_yet_are_not_missed() -> None:
     assert use.use.asked == 0  # it was judged
 
 
+def test_each_pause_is_longer_than_the_last() -> None:
+    """It ends when consumers are there again, which takes a while, and is begun once."""
+    use = Use()
+    pauses = []
+    for _ in range(5):
+        pauses.append(use.use.begin_pause())
+        use.now += pauses[-1] - 1
+        assert use.use.is_paused
+        assert not use.use.begin_resume()
+        use.now += 1
+        assert [use.use.begin_resume(), use.use.begin_resume(), use.use.is_paused] == [True, False, True]
+        use.use.end_pause()
+        assert not use.use.is_paused
+    assert pauses == [600, 1200, 2400, 3600, 3600]
+
+
 # --- the client -------------------------------------------------------------------------------------------
 
 
@@ -164,13 +180,13 @@ def test_subscriptions_end_when_no_task_asks(
     planning.agent.send(ended)
     planning.until(lambda: shard.ended)
     stay_awake(planning, 4)
-    assert planning.client._renewing == set()
+    assert planning.client._consumers._renewing == set()
     assert planning.renewed.empty()
 
     stay_awake(planning, 600)
     planning.client.follow({SPLIT: HORIZON})
     assert planning.renewed.get(timeout=60) == "clicks"
-    planning.until(lambda: not planning.client._resume_at)
+    planning.until(lambda: not planning.client._use.is_paused)
     assert planning.agent.received() == Unsubscribe(SPLIT)  # that other one
     planning.subscribed()
 
@@ -241,4 +257,4 @@ def test_a_query_that_may_not_poll_goes_on_trying(
     run_batches(planning)
 
     assert "no task has reached" not in caplog.text
-    assert ARN in planning.client._arns.values()
+    assert ARN in planning.client._consumers.message.arns.values()

@@ -34,7 +34,7 @@ from sluice.channels.channel import Channel, connect
 from sluice.channels.tls import Certificate, load_certificate, make_certificate
 from sluice.errors import SluiceError
 from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.consumers import ConsumerRegistrar
+from sluice.kinesis.consumer_registrar import ConsumerRegistrar
 from sluice.kinesis.fanout.agent.poller import Poller, PollerSettings, page_log
 from sluice.kinesis.fanout.agent.range_server import ListenAt, RangeServer
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer

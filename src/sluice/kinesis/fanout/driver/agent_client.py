@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sluice.channels.channel import SPARK_DRIVER, Address
+from sluice.kinesis.fanout.driver.agent_consumers import AgentConsumers
 from sluice.kinesis.fanout.driver.agent_process import AgentProcess, RunningAgent
 from sluice.kinesis.fanout.driver.agent_supervisor import AgentSupervisor, SupervisedAgent
 from sluice.kinesis.fanout.driver.agent_use import AgentUse
@@ -27,7 +28,6 @@ from sluice.kinesis.fanout.protocol import (
     TAKEN_OVER,
     BufferHeld,
     CallsCounted,
-    ConsumersChanged,
     EventReceived,
     FromAgent,
     Listening,
@@ -53,11 +53,6 @@ _LONGEST_START_PAUSE: Final = 5.0
 for."""
 _START_INTERVAL: Final = 0.5
 """Seconds between attempts to start an agent while one is waited for."""
-_UNUSED_PAUSE: Final = 600.0
-"""Seconds for which nothing is subscribed to after no task has reached an agent. Each pause is twice as long
-as the last ..."""
-_LONGEST_UNUSED_PAUSE: Final = 3600.0
-"""... up to this."""
 
 
 class AgentClient:
@@ -91,7 +86,7 @@ class AgentClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         fan_out = setup.config.fan_out
-        self._place = setup.agent.agent
+        self._placement = setup.agent.agent  # "driver", "workers" or "none"
         self._may_poll = fan_out is None or fan_out.may_poll
         self._deregisters = fan_out is not None and fan_out.deregister
         self._streams = ", ".join(stream.name for stream in setup.config.streams)
@@ -99,21 +94,14 @@ class AgentClient:
         self._secret = setup.secret
         self._renew = renew
         self._clock = clock
-        self._arns = dict(arns)
-        self._registered: frozenset[str] = frozenset()
-        self._logged: frozenset[str] = frozenset()
-        self._contested: set[str] = set()
-        self._renewing: set[str] = set()
         self._lock = threading.RLock()
         self._setup = setup
         self._is_closed = False
         self._launch = launch
         self._supervisor = AgentSupervisor(self._streams, lambda: launch(self._setup), clock)
+        self._consumers = AgentConsumers(arns, self._send)
         self._use = AgentUse(clock)
         self.release: Callable[[], None] = lambda: None
-        self._unused_pause = _UNUSED_PAUSE
-        self._resume_at: float | None = None  # until then the query subscribes to nothing
-        self._is_resuming = False
         self._address: Address | None = None
         self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
@@ -135,14 +123,13 @@ class AgentClient:
     @property
     def contested(self) -> frozenset[str]:
         """ARNs of consumers that a reader which is not of this query uses. They must not be deregistered."""
-        with self._lock:
-            return frozenset(self._contested)
+        return self._consumers.contested
 
     def mark_contested(self, stream: str, arn: str) -> None:
         """Another reader uses a consumer, which the agent cannot know, as it subscribes to nothing."""
         with self._lock:
-            self._mark_contested(stream, arn)
-            self._send_consumers()
+            self._consumers.mark_contested(stream, arn)
+            self._send(self._consumers.message)
 
     def figures(self) -> dict[str, Any]:
         """The agent's state and its buffer, for progress reports.
@@ -179,14 +166,14 @@ class AgentClient:
         """
         with self._lock:
             found = self._agents(splits)
-            has_no_hosts = self._place == "workers" and not self._hosts
-            is_awaited = has_no_hosts and self._address is not None and self._resume_at is None
+            has_no_hosts = self._placement == "workers" and not self._hosts
+            is_awaited = has_no_hosts and self._address is not None and not self._use.is_paused
             if is_awaited and splits:
                 self._use.record_awaiting_batch()
             else:
                 self._use.record_batch(len(found))
             self._judge_use()
-            return {} if self._resume_at is not None else found
+            return {} if self._use.is_paused else found
 
     def _agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
         if self._address is None or self._supervisor.is_silent:
@@ -199,16 +186,14 @@ class AgentClient:
             if shard.server is not None:
                 host, port, start, fingerprint = shard.server
                 found[split] = Address(host, port, self._secret, start, fingerprint)
-            elif self._place == "driver":
+            elif self._placement == "driver":
                 found[split] = self._address
         return found
 
     def set_consumers(self, arns: Mapping[str, str]) -> None:
         """Says which consumers to subscribe with: stream's name to ARN. Called before `follow`."""
         with self._lock:
-            if arns != self._arns:
-                self._arns = dict(arns)
-                self._send_consumers()
+            self._consumers.set_arns(arns)
 
     def set_registered(self, arns: frozenset[str], logged: frozenset[str] = frozenset()) -> None:
         """Says which consumers this query has registered, so that the agent deregisters them at a stop.
@@ -217,18 +202,18 @@ class AgentClient:
             logged: those that the offset log names, and that stay after a crash.
         """
         with self._lock:
-            if (arns, logged) != (self._registered, self._logged):
-                self._registered, self._logged = arns, logged
-                self._send_consumers()
+            self._consumers.set_registered(arns, logged)
 
     def start(self) -> None:
-        """Starts the agent, unless one runs or was started a moment ago."""
+        """Starts the agent, unless one runs or was started a moment ago. A closed client starts none."""
         with self._lock:
+            if self._is_closed:
+                return
             self.check()
             agent = self._supervisor.start()
             if agent is None:
                 return
-            self._send_consumers()
+            self._send(self._consumers.message)
             threading.Thread(
                 target=self._receive, args=(agent,), name="sluice-fan-out-link", daemon=True
             ).start()
@@ -264,7 +249,9 @@ class AgentClient:
         """
         with self._lock:
             self.start()
-            if self._is_unused():
+            if self._use.begin_resume():
+                threading.Thread(target=self._resume, daemon=True).start()
+            if self._use.is_paused:
                 positions = {}
             if not self._supervisor.is_running or self._supervisor.is_silent:
                 return  # the next agent, or this one when it speaks again, is told where batches are by then
@@ -290,7 +277,7 @@ class AgentClient:
         """
         if not self._deregisters or self._is_closed or self._supervisor.tell_stop():
             return
-        consumers = self._consumers()
+        consumers = self._consumers.message
         if consumers.registered:
             with contextlib.suppress(OSError):
                 agent = self._launch(self._setup)
@@ -326,7 +313,7 @@ class AgentClient:
             _log.warning("%s: %s; another one is started, at Spark's own address", self._streams, problem)
             self._supervisor.restart()
             return
-        self._resume_at = self._clock() + self._unused_pause
+        pause = self._use.begin_pause()
         _log.warning(
             "%s: %s, for a minute: everything is polled. Subscriptions are ended, and consumers that this "
             "query registered are deregistered; next attempt in %.0f min. Let workers connect to the driver "
@@ -337,31 +324,21 @@ class AgentClient:
             "'%s'",
             self._streams,
             problem,
-            self._unused_pause / 60,
+            pause / 60,
             self._setup.agent.options.ports.key,
             self._setup.agent.options.address.key,
         )
         # Before the consumers go, which would be an error of each subscription.
         self._subscriptions.follow({})
-        self._unused_pause = min(2 * self._unused_pause, _LONGEST_UNUSED_PAUSE)
         threading.Thread(target=self.release, daemon=True).start()
 
-    def _is_unused(self) -> bool:
-        """Whether the query pauses its subscriptions, as no task used them; resumes them after the pause."""
-        if self._resume_at is None:
-            return False
-        if self._clock() >= self._resume_at and not self._is_resuming:
-            self._is_resuming = True
-            threading.Thread(target=self._resume, daemon=True).start()
-        return True
-
     def _resume(self) -> None:
+        """Subscribes again after a pause, with consumers that are there; in a thread of its own."""
         if self._renew is not None:
-            for stream in list(self._arns):
+            for stream in self._consumers.streams:
                 self._renew_consumer(self._renew, stream)
         with self._lock:
-            self._is_resuming = False
-            self._resume_at = None
+            self._use.end_pause()
         _log.info("%s: subscribing again; tasks may reach the agent by now", self._streams)
 
     # --- messages of the agent ------------------------------------------------------------------------
@@ -430,23 +407,13 @@ class AgentClient:
             ended.reason,
         )
         if ended.code == TAKEN_OVER:
-            self._mark_contested(stream, ended.consumer)
-        if self._resume_at is not None:
+            self._consumers.mark_contested(stream, ended.consumer)
+        if self._use.is_paused:
             return  # the consumer is not wanted
         # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
         may_be_missing = ended.code in (CONSUMER_MISSING, TAKEN_OVER)
-        if may_be_missing and self._renew and stream not in self._renewing:
-            self._renewing.add(stream)
+        if may_be_missing and self._renew and self._consumers.begin_renewal(stream):
             threading.Thread(target=self._renew_consumer, args=(self._renew, stream), daemon=True).start()
-
-    def _mark_contested(self, stream: str, arn: str) -> None:
-        self._contested |= {arn}
-        _log.warning(
-            "%s: another reader uses consumer %s, so it stays registered when this query is stopped, or "
-            "somebody deletes it",
-            stream,
-            arn,
-        )
 
     # --- consumers ------------------------------------------------------------------------------------
 
@@ -462,21 +429,10 @@ class AgentClient:
             return
         finally:
             with self._lock:
-                self._renewing.discard(stream)
+                self._consumers.end_renewal(stream)
         with self._lock:
-            if arn != self._arns[stream]:
-                self._arns[stream] = arn
-                self._send_consumers()
+            if self._consumers.replace(stream, arn):
                 self._subscriptions.retry_now(stream)
-
-    def _send_consumers(self) -> None:
-        self._send(self._consumers())
 
     def _send(self, message: ToAgent) -> None:
         self._supervisor.send(message)
-
-    def _consumers(self) -> ConsumersChanged:
-        # The agent learns of contested ones by itself, but the next agent does not.
-        registered = tuple(sorted(self._registered - self._contested))
-        logged = tuple(sorted(self._logged))
-        return ConsumersChanged(dict(self._arns), registered, logged)

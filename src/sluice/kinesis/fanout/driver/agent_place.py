@@ -12,9 +12,9 @@ from typing import Final
 from sluice.channels.channel import SPARK_DRIVER
 from sluice.channels.tls import is_tls_available, load_certificate
 from sluice.errors import OptionError
+from sluice.hosts import is_loopback, is_unspecified
 from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.fanout.launch import AgentPlace, AgentSetup
-from sluice.options import is_loopback, is_unspecified
 from sluice.spark_settings import SparkSettings
 
 __all__ = ["check_encryption", "place_agent"]

@@ -1,4 +1,4 @@
-"""Whether tasks ask agents for what they hold.
+"""Whether tasks ask agents for what they hold, and for how long agents are not used where none does.
 
 A task that can't connect to an agent polls, and can't tell the driver: Spark gives a task no way to. But an
 agent tells how many ranges it is asked for, and the planning process knows how many it has assigned.
@@ -6,6 +6,7 @@ agent tells how many ranges it is asked for, and the planning process knows how 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +21,11 @@ _MIN_RANGES: Final = 20
 """Ranges assigned to agents before the part that was asked for says anything."""
 _SMALL_PART: Final = 0.75
 """If tasks ask for a smaller part of the ranges, some hosts can't connect."""
+_FIRST_PAUSE: Final = 600.0
+"""Seconds for which agents are not used after no task has reached one. Each pause is twice as long as the
+last ..."""
+_LONGEST_PAUSE: Final = 3600.0
+"""... up to this."""
 
 
 class AgentUse:
@@ -32,7 +38,31 @@ class AgentUse:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._has_warned = False
+        self._next_pause = _FIRST_PAUSE
+        self._resume_at: float | None = None  # the end of the pause; infinity once `begin_resume` has said so
         self.reset()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether agents are not used, as no task has reached one."""
+        return self._resume_at is not None
+
+    def begin_pause(self) -> float:
+        """From now on agents are not used. Returns for how many seconds."""
+        pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _LONGEST_PAUSE)
+        self._resume_at = self._clock() + pause
+        return pause
+
+    def begin_resume(self) -> bool:
+        """Whether the pause has lasted long enough; True once. It goes on until `end_pause`."""
+        if self._resume_at is None or self._clock() < self._resume_at:
+            return False
+        self._resume_at = math.inf
+        return True
+
+    def end_pause(self) -> None:
+        """Agents are used again."""
+        self._resume_at = None
 
     def reset(self) -> None:
         """Begins anew."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -15,6 +14,7 @@ from sluice.aws.watchdog import Watchdog, shared_watchdog
 from sluice.errors import ServiceError
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.subscriptions.events import EventHead, decode_head
+from sluice.kinesis.fanout.subscriptions.reactions import Reaction, reaction_to_call, reaction_to_event
 from sluice.kinesis.fanout.subscriptions.resume_position import ResumePosition
 from sluice.kinesis.fanout.subscriptions.subscription import (
     CLOSED,
@@ -65,37 +65,6 @@ class EventSpace(Protocol):
 
 
 OpenSubscription = Callable[[SplitId, IteratorStart], PayloadSource]
-
-
-class _Reaction(enum.Enum):
-    """What to do about an error of the service."""
-
-    RETRY = enum.auto()
-    IN_USE = enum.auto()  # of the call: it came too soon after another; of the stream: another took over
-    REFUSED = enum.auto()  # fail, unless there is another starting position to try
-    FAIL = enum.auto()
-
-
-# The errors in https://docs.aws.amazon.com/kinesis/latest/APIReference/API_SubscribeToShard.html and
-# .../API_SubscribeToShardEventStream.html. For others of a call, `ServiceError.retryable` decides.
-_REACTIONS: Final[Mapping[str, _Reaction]] = {
-    "AccessDeniedException": _Reaction.FAIL,
-    "InternalFailureException": _Reaction.RETRY,
-    "InvalidArgumentException": _Reaction.REFUSED,
-    "KMSAccessDeniedException": _Reaction.FAIL,
-    "KMSDisabledException": _Reaction.FAIL,
-    "KMSInvalidStateException": _Reaction.FAIL,
-    "KMSNotFoundException": _Reaction.FAIL,
-    "KMSOptInRequired": _Reaction.FAIL,
-    "KMSThrottlingException": _Reaction.RETRY,
-    "LimitExceededException": _Reaction.RETRY,
-    "ResourceInUseException": _Reaction.IN_USE,
-    "ResourceNotFoundException": _Reaction.REFUSED,
-}
-
-
-def _reaction(error: ServiceError) -> _Reaction:
-    return _REACTIONS.get(error.code, _Reaction.RETRY if error.retryable else _Reaction.FAIL)
 
 
 @dataclass(frozen=True)
@@ -185,7 +154,7 @@ class Subscriber:
         self._watchdog = timing.watchdog or shared_watchdog()
         self._lock = threading.Lock()
         self._current: PayloadSource | None = None
-        self._asked_at = 0.0  # like `asked_at`, by the monotonic clock
+        self._asked_at_monotonic = 0.0  # as `asked_at`, in monotonic seconds
         self._opened_at: float | None = None
         self._renew_at = 0.0
         self._is_first_event = True  # of the current subscription
@@ -272,7 +241,7 @@ class Subscriber:
     def _advance(self, head: EventHead) -> EventHead | None:
         """Returns what is new in an event; None where nothing is."""
         continuation = self._position.continuation
-        fresh = self._position.advance(head, self._asked_at)
+        fresh = self._position.advance(head, self._asked_at_monotonic)
         if fresh is None:
             self._close_current()
             raise self._error("the record where it resumes is not there any more", "PositionGone")
@@ -289,10 +258,10 @@ class Subscriber:
             try:
                 return self._open()
             except ServiceError as error:  # noqa: PERF203 - the loop is there for it
-                reaction = _reaction(error)
-                if reaction in (_Reaction.FAIL, _Reaction.REFUSED):
+                reaction = reaction_to_call(error)
+                if reaction in (Reaction.FAIL, Reaction.REFUSED):
                     raise
-                self._wait(error, self._takeover_pause() if reaction is _Reaction.IN_USE else None)
+                self._wait(error, self._takeover_pause() if reaction is Reaction.IN_USE else None)
 
     def _renew(self, old: PayloadSource) -> PayloadSource:
         # The new subscription takes over before the old one is closed. Events that are left in the old one
@@ -300,7 +269,7 @@ class Subscriber:
         try:
             new = self._open()
         except ServiceError as error:
-            if self._closing.is_set() or _reaction(error) in (_Reaction.FAIL, _Reaction.REFUSED):
+            if self._closing.is_set() or reaction_to_call(error) in (Reaction.FAIL, Reaction.REFUSED):
                 raise
             pause = self._settings.takeover_after + self._jitter() * _SPREAD
             _log.info(
@@ -319,11 +288,11 @@ class Subscriber:
         starts = self._position.starts(self._clock())
         for start in starts:
             self._check_not_closed()
-            asked_wall, asked_at = self._wall(), self._clock()
+            asked_wall, asked_monotonic = self._wall(), self._clock()
             try:
                 opened = self._subscribe(self._split, start)
             except ServiceError as error:
-                if _reaction(error) is not _Reaction.REFUSED or start is starts[-1]:
+                if reaction_to_call(error) is not Reaction.REFUSED or start is starts[-1]:
                     raise
                 _log.info(
                     "%s: the service refuses to start %s %s; trying an earlier position: %s",
@@ -335,7 +304,7 @@ class Subscriber:
                 self._position.refuse(start)
                 continue
             self._opened_at = self._clock()
-            self._asked_at = asked_at
+            self._asked_at_monotonic = asked_monotonic
             # By now the answer has told how far our clock is off.
             self.asked_at = asked_wall + self._now() - self._wall()
             self._renew_at = (
@@ -365,12 +334,11 @@ class Subscriber:
     def _handle_error(self, error: ServiceError) -> None:
         """Waits before the next attempt, or raises the error."""
         self._check_not_closed()
-        # The service has taken the call. If an unknown error does not pass, it refuses the next one.
-        reaction = _REACTIONS.get(error.code, _Reaction.RETRY)
-        if reaction is _Reaction.IN_USE and self._is_first_event:
+        reaction = reaction_to_event(error)
+        if reaction is Reaction.IN_USE and self._is_first_event:
             # The call came too soon; one implementation says so in the stream.
             self._wait(error, self._takeover_pause())
-        elif reaction is _Reaction.RETRY:
+        elif reaction is Reaction.RETRY:
             self._wait(error)
         else:
             # The newest reader keeps the shard: two that take it from each other get nothing done.

@@ -22,11 +22,11 @@ from typing import Final
 
 from sluice.channels.channel import Address
 from sluice.channels.processes import child_environment
+from sluice.hosts import is_loopback
 from sluice.kinesis.agent_options import AgentConfig
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.fanout.launch import AgentPlace, WorkerAgentSetup, agent_command
 from sluice.kinesis.options import SourceConfig
-from sluice.options import is_loopback
 from sluice.retry import Backoff
 
 __all__ = ["AgentStarter", "address_towards", "start_agent_here"]

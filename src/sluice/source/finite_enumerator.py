@@ -68,7 +68,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         self._next_listing = -math.inf
         self._is_stopping = False
         self._ends: dict[tuple[str, str], Sequence[SplitEnd]] = {}
-        self._quiet: tuple[Offsets, Mapping[str, FiniteSplit]] | None = None
+        self._nothing_new: tuple[Offsets, Mapping[str, FiniteSplit]] | None = None
 
     def discover(self) -> Sequence[FiniteSplit]:
         """Lists the splits now.
@@ -110,7 +110,8 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
             SourceRuleError: see `SourceRuleError`.
         """
         listing = self._current()
-        if self._quiet is not None and self._quiet[0] is start and self._quiet[1] is listing:
+        known = self._nothing_new
+        if known is not None and known[0] is start and known[1] is listing:
             return start  # Spark asks some 90 times a second, and there may be 100,000 splits
         begun = _splits(start)
         positions = self._without_lost(begun, listing)
@@ -126,7 +127,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         self._note_unlisted(positions, listing)
         if positions != begun:
             return {"version": _VERSION, "splits": positions}
-        self._quiet = start, listing
+        self._nothing_new = start, listing
         return start
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[FiniteRange]:

@@ -1,0 +1,23 @@
+"""What the text of a host's name or address says of it."""
+
+from __future__ import annotations
+
+import ipaddress
+
+__all__ = ["is_loopback", "is_unspecified"]
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for all addresses of a host."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False  # a name
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is a loopback address by its text. A name may be loopback here and not elsewhere."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
