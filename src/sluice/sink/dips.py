@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["PART_IN_DIPS", "Dips"]
+__all__ = ["BEFORE", "PART_IN_DIPS", "Dips"]
 
 # Every so many seconds of the wall clock a dip begins, and lasts for so long. Both are doubled until a dip
 # is as long as one and a half answers take: a shorter one would be over before it shows.
@@ -16,7 +16,7 @@ _ANSWERS: Final = 1.5
 # The part of the time that is in dips, where they are not rare.
 PART_IN_DIPS: Final = _DIP / _CYCLE
 # Seconds that the pace must have been the same before a dip.
-_BEFORE: Final = 0.2
+BEFORE: Final = 0.2
 # Where it is well known what fails, only every so many of these dips are made.
 _RARE: Final = 4
 
@@ -30,12 +30,10 @@ class Dips:
     Args:
         wall_offset: what has to be added to an instant for the time of the wall clock. It is asked each time:
             the wall clock may be set while a worker lives.
-        before: for so many seconds the pace must have been the same before a dip (times `scale`).
     """
 
-    def __init__(self, wall_offset: Callable[[], float] = lambda: 0.0, *, before: float = _BEFORE) -> None:
+    def __init__(self, wall_offset: Callable[[], float] = lambda: 0.0) -> None:
         self._wall_offset = wall_offset
-        self._before = before
         self.scale = 1.0
         """How many times longer than for answers that come at once everything takes."""
 
@@ -48,10 +46,17 @@ class Dips:
         """Makes dips long enough for answers that take so long."""
         self.scale = 2.0 ** max(0, math.ceil(math.log2(max(_DIP, _ANSWERS * latency) / _DIP)))
 
-    def began(self, at: float, since: float, *, is_rare: bool) -> float | None:
-        """When the dip began that `at` is in; None outside, or if the pace has been the same only `since`."""
+    def began(self, at: float, since: float, *, is_rare: bool, before: float = BEFORE) -> float | None:
+        """When the dip began that `at` is in; None outside of dips.
+
+        Args:
+            at: the time.
+            since: the pace has been the same since then.
+            is_rare: only some of the dips are made.
+            before: for how long it must have been the same before a dip (seconds; times `scale`).
+        """
         number, phase = divmod(at + self._wall_offset(), self.cycle)
-        is_dip = phase < _DIP * self.scale and at - phase >= since + self._before * self.scale
+        is_dip = phase < _DIP * self.scale and at - phase >= since + before * self.scale
         return at - phase if is_dip and not (is_rare and number % _RARE) else None
 
     def cycle_began(self, at: float, *, every: int) -> float | None:

@@ -36,16 +36,17 @@ from copy import copy
 from typing import Final, NamedTuple
 
 from sluice.sink.decaying import DecayingSum
-from sluice.sink.dips import Dips
+from sluice.sink.dips import BEFORE, Dips
 from sluice.sink.failing_share import FailingShare
 from sluice.sink.observed_load import ObservedLoad
 from sluice.sink.pace_cut import Cut, with_care
 
 __all__ = ["Answer", "Stage", "UntoldPace"]
 
-# Seconds that the pace must have been the same before a dip: so few that a task which has met the limit a
-# little later than others still dips with them, and is cut with them. It would keep what they give up.
-_BEFORE: Final = 0.1
+# Seconds that the pace must have been the same before a dip, once something is known of failures: so few that
+# a task which has met the limit a little later than others is still cut with them, and does not keep what they
+# give up.
+_BEFORE_IF_KNOWN: Final = 0.1
 # In a dip the pace is this part of what is accepted of it.
 _MARGIN: Final = 0.9
 # In a dip the pace is this part of itself at most.
@@ -168,7 +169,7 @@ class UntoldPace:
 
     def __init__(self, start: float, wall_offset: Callable[[], float] = lambda: 0.0) -> None:
         self._start = start
-        self._dips = Dips(wall_offset, before=_BEFORE)
+        self._dips = Dips(wall_offset)
         self._forget()
 
     def _forget(self) -> None:
@@ -231,7 +232,8 @@ class UntoldPace:
         # Where load is assumed, what was sent before the first refusal came is still being refused.
         since = self._since + (self._dips.cycle if self._is_assumed else 0.0)
         is_rare = self._is_settled or self._is_far_below(pace)
-        began = self._dips.began(at, since, is_rare=is_rare)
+        before = _BEFORE_IF_KNOWN if self._failing.is_known else BEFORE
+        began = self._dips.began(at, since, is_rare=is_rare, before=before)
         if began is None:
             return 1.0
         if began > self._dip_began + self._dips.cycle / 2:
