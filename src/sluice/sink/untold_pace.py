@@ -43,9 +43,9 @@ from sluice.sink.pace_cut import Cut, with_care
 
 __all__ = ["Answer", "Stage", "UntoldPace"]
 
-# Seconds that the pace must have been the same before a dip, once something is known of failures: so few that
-# a task which has met the limit a little later than others is still cut with them, and does not keep what they
-# give up.
+# Seconds that the pace must have been the same before a dip, once something is known of failures. Few, so
+# that a task which has met the limit a little later than others is still cut with them, and not when they
+# have made room for it.
 _BEFORE_IF_KNOWN: Final = 0.1
 # In a dip the pace is this part of what is accepted of it.
 _MARGIN: Final = 0.9
