@@ -5,8 +5,9 @@ answers after 5 ms to 2 s, with entries and requests that fail whatever the load
 capacity. For each: what is accepted of min(C, offered) * (1 - p), what is refused for load, the smallest
 share of a task by the largest, and when it has settled (from when on enough is accepted in any two seconds,
 or in the time of two answers); from the sixth second on, and for steps from ten seconds after the step. The
-last rows have each task find its pace alone, and with the others (`aimdScope=query`). The worst of all seeds
-counts; after it stands how many of them met all goals. Takes eight minutes on two cores.
+last rows have each task find its pace alone, and with the others (`aimdScope=query`). For each row there are
+the worst of all seeds, how many of them met all goals, and the mean, with the goals that each of the two
+misses. Takes eight minutes on two cores.
 
     python -m integration.benchmarks.congestion --seeds 5 --only "told,tasks=16"
 
@@ -225,6 +226,10 @@ def worst(runs: list[Outcome]) -> Outcome:
     return Outcome(min(accepted), max(refused), min(fair), max(settled))
 
 
+def mean(runs: list[Outcome]) -> Outcome:
+    return Outcome(*(math.fsum(values) / len(runs) for values in zip(*runs, strict=True)))
+
+
 def known(job: tuple[Row, int]) -> tuple[float, Outcome]:
     """What a sender reaches that knows the capacity, and at which part of it: see `PARTS`."""
     row, seeds = job
@@ -248,9 +253,13 @@ def best(row: Row, tried: list[tuple[float, Outcome]]) -> tuple[float, Outcome]:
 def table(chosen: list[Row], seeds: int, jobs: int, *, knows: bool = False) -> None:
     """Prints the rows, each when it is there, and how many of them miss each goal."""
     head = f"{'accepted':>9}{'refused':>9}{'fair':>8}{'settled':>9}"
-    print(f"{'':65}{head}  met  misses" + (f"{'':30}known: {head}  misses" if knows else ""))
+    print(
+        f"{'':65}{head}  met  misses{'':26}mean:{head}  misses"
+        + (f"{'':24}known:{head}  misses" if knows else "")
+    )
     missed: Counter[tuple[str, str]] = Counter()
     met: Counter[str] = Counter()
+    met_by_mean: Counter[str] = Counter()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         work = [
             (
@@ -266,18 +275,23 @@ def table(chosen: list[Row], seeds: int, jobs: int, *, knows: bool = False) -> N
             missed.update((row.group, goal) for goal in misses)
             good = sum(not each.misses(row) for each in outcomes)
             met[row.group] += good
-            text = f"{row.group:<16} {row.name:<48}{cells}  {good}/{seeds}  {', '.join(misses)}"
+            text = f"{row.group:<16} {row.name:<48}{cells}  {good}/{seeds}  {', '.join(misses):<32}"
+            cells = mean(outcomes)
+            misses = cells.misses(row)
+            met_by_mean[row.group] += not misses
+            text += f"     {cells}  {', '.join(misses):<30}"
             if reached is not None:
                 part, cells = reached.get()
                 misses = cells.misses(row)
                 missed.update((row.group, f"known: {goal}") for goal in misses)
-                text = f"{text:<143}{part:5.2f}{cells}  {', '.join(misses)}"
-            print(text, flush=True)
+                text += f"{part:6.2f}{cells}  {', '.join(misses)}"
+            print(text.rstrip(), flush=True)
     for group in dict.fromkeys(row.group for row in chosen):
         count = sum(row.group == group for row in chosen)
         misses = [f"{goal} {missed[group, goal]}" for goal in Outcome._fields]
         runs_met = f"{met[group]} of {count * seeds} runs meet all goals"
-        print(f"{group}: {count} rows; misses: {', '.join(misses)}; {runs_met}")
+        rows_met = f"{met_by_mean[group]} rows by their mean"
+        print(f"{group}: {count} rows; misses: {', '.join(misses)}; {runs_met}, and {rows_met}")
         if knows:
             misses = [f"{goal} {missed[group, f'known: {goal}']}" for goal in Outcome._fields]
             print(f"{group}: {count} rows; misses where C is known: {', '.join(misses)}")
