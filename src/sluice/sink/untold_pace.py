@@ -16,8 +16,9 @@ apart. So between dips the pace is constant, and after a dip all tasks decide, a
   load, until much more is refused than fails. Until it has grown that far there are fewer dips: in a dip, and
   until it is answered, it does not grow.
 - *Holding*: much is refused. The pace stays, so that what is accepted shows what the service takes, and the
-  next dips show what fails. Then the pace is cut to what is let through: ``accepted / (1 - share)``. The
-  share is known from few dips by then, so the cut is corrected after each of the next ones.
+  next dips show what fails. Then the pace is cut to what is let through, ``accepted / (1 - share)``, of a
+  whole cycle: a service with a bucket of tokens saves them up in a dip and gives them out after it. The share
+  is known from few dips by then, so the cut is corrected after each of the next ones.
 - *Limited*: the pace follows what is refused for load, as slowly as that is uncertain. Where none is clearly
   seen, it grows by small steps, then by larger ones.
 - *Load*: nothing fails. Every refusal is load, and `sluice.sink.pacing` acts on it as if it had been told;
