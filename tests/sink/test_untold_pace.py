@@ -286,6 +286,18 @@ def test_an_odd_dip_long_after_a_cut_does_not_undo_it() -> None:
     assert after(30.0) < 600.0
 
 
+def test_a_cut_that_is_known_to_be_for_load_is_not_undone() -> None:
+    """If more begins to fail afterwards, that says nothing about it."""
+    pace = UntoldPace(1000.0)
+    pace.stage, pace._cut_at = Stage.LIMITED, 100.0
+    pace._cut = Cut(2000.0, refused(*[0.6] * 40), is_final=True)
+    pace._failing.learn(refused(*[0.2] * 4000), refused(*[0.2] * 4000))
+    assert pace._undone(1000.0, 101.0) == 1000.0
+    pace._failing.learn(refused(*[0.6] * 400), refused(*[0.6] * 400))
+
+    assert pace._undone(1000.0, 102.0) == 1000.0
+
+
 def test_a_cut_is_corrected_when_it_is_better_known_what_fails() -> None:
     """It was made after the first dip, which shows the share of failures to a tenth only."""
     pace = UntoldPace(1000.0)
@@ -337,6 +349,28 @@ def test_a_task_that_has_just_met_the_limit_dips_with_the_others() -> None:
     pace._hold(1.25 - 0.15)  # a dip begins at 1.25
 
     assert pace.depth(1.3, 0.1, 1000.0) < 1.0
+
+
+def test_the_first_dip_needs_more_answers_before_it() -> None:
+    """They tell how deep it has to be, as long as nothing is known of failures."""
+    pace = UntoldPace(1000.0)
+    pace._hold(1.25 - 0.15)
+
+    assert pace.depth(1.3, 0.1, 1000.0) == 1.0
+    assert pace.depth(2.6, 0.1, 1000.0) < 1.0
+
+
+def test_the_first_hold_ends_with_what_was_let_through_in_a_cycle() -> None:
+    """Between its dips the service gives out what it has saved in the first of them."""
+    pace, rate = UntoldPace(1000.0), 1000.0
+    pace._hold(0.0)
+    for now in (2.0, 3.25):
+        pace._depth = 0.12
+        pace._cruise, pace._dip = refused(*[0.85] * 400), refused(*[0.5] * 400)
+        rate = pace._end_dip(rate, now)
+
+    assert pace.stage is Stage.LIMITED
+    assert rate == pytest.approx(1000 * (0.6 * 0.3 + 0.4 * 0.12) / (0.6 + 0.4 * 0.9), rel=0.05)
 
 
 def test_the_pace_does_not_grow_if_load_was_seen_just_before_the_first_dip() -> None:
