@@ -66,7 +66,7 @@ def test_few_large_requests_that_are_refused_without_a_reason(scenario: Scenario
     scenario = replace(scenario, tasks=2, capacity=1000, told=False)
     runs = [Run(scenario, aimd, seed=seed).until(40) for seed in range(1, 6)]
 
-    assert min(run.utilisation(20, 40) for run in runs) > 0.95
+    assert min(run.utilisation(20, 40) for run in runs) > 0.9
     assert sum(run.refusals(20, 40) for run in runs) / len(runs) < 0.2
 
 

@@ -286,6 +286,18 @@ def test_an_odd_dip_long_after_a_cut_does_not_undo_it() -> None:
     assert after(30.0) < 600.0
 
 
+def test_what_a_cut_rests_on_does_not_change_afterwards() -> None:
+    """A hold that showed little load is not judged by what is refused later."""
+    pace = UntoldPace(1000.0)
+    pace._failing.learn(refused(*[0.5] * 400), refused(*[0.5] * 400))
+    pace.stage, pace._cruise = Stage.HOLDING, refused(*[0.52] * 100)
+    assert pace._limit(1000.0, 10.0) == 1000.0
+    pace._cruise.add(1000.0, 1000.0, 10.1, 1e9)
+
+    assert pace._cut is not None
+    assert pace._cut.load(0.5) == pytest.approx(0.04)
+
+
 def test_a_cut_that_is_known_to_be_for_load_is_not_undone() -> None:
     """If more begins to fail afterwards, that says nothing about it."""
     pace = UntoldPace(1000.0)

@@ -23,7 +23,7 @@ class Cut:
     Attributes:
         before: the pace that was cut (entries a second).
         refused: what was refused of it outside of dips.
-        depth: the part of it that was sent in dips meanwhile; None if there were none.
+        depth: the part of it that was sent in dips meanwhile; None if no dip was before what was refused.
         is_final: it is not corrected any more.
         is_sure: it is not undone any more.
     """
@@ -42,7 +42,8 @@ class Cut:
         """The pace that is let through, by what is known of failures, with some care.
 
         A service may save up in dips what it lets through between them. So as much is sent in a cycle as was
-        let through in one, dips included. (Was there no room for savings, it is a little less than could be.)
+        let through in one, dips included. (Was there no room for savings, that is less than could be: by a
+        fifth if half fails, by a twentieth if a tenth does.)
 
         Args:
             failing: what is known.

@@ -16,9 +16,10 @@ apart. So between dips the pace is constant, and after a dip all tasks decide, a
   load, until much more is refused than fails. Until it has grown that far there are fewer dips: in a dip, and
   until it is answered, it does not grow.
 - *Holding*: much is refused. The pace stays, so that what is accepted shows what the service takes, and the
-  next dips show what fails. Then the pace is cut to what is let through, ``accepted / (1 - share)``, of a
-  whole cycle: a service with a bucket of tokens saves them up in a dip and gives them out after it. The share
-  is known from few dips by then, so the cut is corrected after each of the next ones.
+  next dips show what fails. Then the pace is cut to what is let through, ``accepted / (1 - share)``; between
+  two dips of one hold, to that of a whole cycle, as a service with a bucket of tokens saves them up in a dip
+  and gives them out after it. The share is known from few dips by then, so the cut is corrected after each of
+  the next ones.
 - *Limited*: the pace follows what is refused for load, as slowly as that is uncertain. Where none is clearly
   seen, it grows by small steps, then by larger ones.
 - *Load*: nothing fails. Every refusal is load, and `sluice.sink.pacing` acts on it as if it had been told;
@@ -196,7 +197,7 @@ class UntoldPace:
         self._is_first_hold = True  # nothing was known of failures when this hold began
         self._cut_at = -math.inf
         self._has_met_limit = False  # much was refused since it is known what fails
-        self._cut: Cut | None = None  # the last one
+        self._cut: Cut | None = None  # the last one; or a hold after which there was nothing to cut
         self._confirmed = 0.0  # the pace when a dip last showed that nothing fails
         self._before_outage = self._start  # the pace before a sudden cut, which may have been for an outage
         self._observed = ObservedLoad()
@@ -402,14 +403,14 @@ class UntoldPace:
         return rate
 
     def _cut_suddenly(self, rate: float, pace: float, load: float, now: float) -> float:
-        error, lost = self._failing.error_of_load(self._window), self._window.share
+        refused, error = self._window, self._failing.error_of_load(self._window)
         if self.stage is Stage.LOAD:
             self._hold(now, anew=True)
-        if lost > _OUTAGE:
+        if refused.share > _OUTAGE:
             self._hold(now)
             return rate
         if self._cut is None or self._cut.is_sure:
-            self._cut = Cut(rate, self._window)
+            self._cut = Cut(rate, refused)
         self._cut.is_final = True
         if not self._observed.is_far:
             self._before_outage = rate
@@ -502,7 +503,7 @@ class UntoldPace:
     def _limit(self, rate: float, now: float) -> float:
         """Ends holding. Returns the pace that is let through."""
         self.stage = Stage.LIMITED
-        self._cut = Cut(rate, self._cruise, self._depth if self._dips_held > 1 else None)
+        self._cut = Cut(rate, copy(self._cruise), self._depth if self._dips_held > 1 else None)
         if self._failing.load(self._cruise) <= _LITTLE:
             return rate
         self._begin_anew(now)

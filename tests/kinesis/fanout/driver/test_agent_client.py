@@ -471,4 +471,5 @@ def test_a_closed_client_starts_no_agent(make: Callable[..., Planning]) -> None:
     planning.client.close()
     planning.now += 60.0
     planning.client.start()
+    planning.client.wait_for_agent(1e9)  # returns
     assert len(planning.agents) == 1

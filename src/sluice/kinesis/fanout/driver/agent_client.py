@@ -231,10 +231,10 @@ class AgentClient:
     def wait_for_agent(self, seconds: float) -> None:
         """Blocks until an agent listens and is not silent, for at most `seconds`.
 
-        Returns sooner if none runs and it takes long until the next one may be started.
+        Returns sooner if none runs and it takes long until the next one may be started, or this is closed.
         """
         end = self._clock() + seconds
-        while True:
+        while not self._is_closed:
             self.start()
             left = end - self._clock()
             if self._listens.is_set() or left <= 0 or self._supervisor.start_in > _LONGEST_START_PAUSE:
