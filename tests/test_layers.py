@@ -73,9 +73,7 @@ LAYERS = (
     Layer(("sluice.hosts",)),
     Layer(("sluice.option_names",)),
     Layer(("sluice.option_kinds",), ("sluice.errors", "sluice.hosts")),
-    Layer(
-        ("sluice.options",), ("sluice.errors", "sluice.hosts", "sluice.option_kinds", "sluice.option_names")
-    ),
+    Layer(("sluice.options",), ("sluice.errors", "sluice.option_kinds", "sluice.option_names")),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
     Layer(("sluice.spark_settings",), ("sluice.hosts",)),
     Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sluice.errors import OptionError, redact_urls
-from sluice.hosts import is_loopback, is_unspecified
 from sluice.option_kinds import (
     BIND_HOST,
     BOOLEAN,
@@ -40,8 +39,6 @@ __all__ = [
     "choice",
     "duration",
     "integer",
-    "is_loopback",
-    "is_unspecified",
     "matching",
     "number",
     "read_options",
