@@ -1,7 +1,7 @@
 """The sink holds its rate under any fault: a part of the table of `integration.benchmarks.congestion`.
 
 All in virtual time, against a service with a token bucket that several tasks share. Every bound holds for
-each of the seeds. What the whole table reaches is in docs/destinations.md.
+each of the seeds. What the whole table reaches is in docs/rate-limiting.md.
 """
 
 from __future__ import annotations

@@ -480,26 +480,87 @@ def test_requests_that_met_few_others_do_not_count_as_sent_at_a_high_rate() -> N
     assert rates[1] < 0.8 * rates[0]
 
 
-def test_what_had_tokens_left_over_does_not_raise_the_rate_again() -> None:
-    """When a rate that had grown far is refused, some of what was sent meanwhile is still accepted."""
+def test_what_is_in_flight_does_not_hold_up_what_is_sent_at_the_new_rate() -> None:
+    """It was sent at a rate that had grown far; that counts until a request is answered that came later."""
     pacing = PacingRate(1000.0, jitter=lambda: 0.5)
     pacing.rate = 8000.0
     for n in range(4):
         pacing.sent(200, 0.1 * n)
     for _ in range(_FIRST_REFUSALS):
         pacing.answered(200, 100, 0, 0.0, 2.0)
-    cut = pacing.rate
-    pacing.answered(200, 0, 0, 0.1, 2.1)
-
-    assert cut <= 4000.0
-    assert pacing.rate == cut
-    assert pacing.in_flight > 2 * 8000 * 2.0, (
-        "what is in flight must not hold up what is sent at the new rate"
-    )
+    assert pacing.rate <= 4000.0
+    assert pacing.in_flight > 2 * 8000 * 2.0
 
     pacing.sent(100, 2.2)
     pacing.answered(100, 50, 0, 2.2, 4.2)
     assert pacing.in_flight < 2 * 8000 * 2.0
+
+
+def accept(pacing: PacingRate, sent_at: float, now: float) -> bool:
+    """Requests are accepted that were sent then; whether they raise the rate."""
+    before, usual, differs = pacing.rate, pacing._latency or 0.0, pacing._deviation
+    for number in range(30):
+        pacing.answered(100, 0, 0, sent_at, now, took=usual + differs * (number % 2 * 2 - 1))
+    return pacing.rate > 1.2 * before
+
+
+@pytest.mark.parametrize("differs", [0.0, 0.4])
+@pytest.mark.parametrize(
+    ("sent_at", "counts"),
+    [(0.3, False), (0.7, False), (0.9, None), (1.2, True), (2.2, False), (2.6, False)],
+)
+def test_what_had_tokens_left_over_does_not_raise_the_rate_again(
+    sent_at: float, counts: bool | None, differs: float
+) -> None:
+    """Those are tokens from before the limit was met, at 0.6, by answers that take more or less time; and
+    from the pause after the cut, at 2."""
+    pacing, now = grown_far()
+    refuse_at_first(pacing, 0.6, now)
+    pacing._deviation = differs
+    while now < sent_at:
+        pacing.sent(100, now + pacing.wait(now))
+        now += max(0.01, pacing.wait(now))
+
+    assert accept(pacing, sent_at, now) == (not differs if counts is None else counts)
+
+
+def test_the_limit_was_met_when_the_first_request_was_refused() -> None:
+    """Others are refused later for the same growth, and may cut the rate once more."""
+    pacing, now = grown_far()
+    refuse_at_first(pacing, 0.6, now)
+    pacing._missed = _PATIENCE + _STEP * 2 * _MOST_STEPS
+    pacing.answered(100, 90, 0, 1.5, now, took=2.0)
+    assert accept(pacing, 1.2, now)
+
+    pacing, now = grown_far()
+    pacing._limit_met_at, pacing._cut_at = -20.0, -19.0
+    refuse_at_first(pacing, 0.6, now)
+    assert not accept(pacing, 0.3, now), "it is another limit"
+
+
+def test_past_the_limit_requests_that_are_accepted_count_as_those_that_are_refused() -> None:
+    """A request that comes a little after the one before finds no tokens, and another one finds enough: were
+    only those counted that are refused, the rate would fall far below what is let through."""
+    pacing, now = grown_far()
+    refuse_at_first(pacing, 0.1, now)
+    sent = pacing._sent.sent_at(1.0)
+    assert sent is not None
+    for number in range(100):
+        pacing.answered(100, 0 if number % 2 else 100, 0, 1.0, now, took=now - 0.1)
+
+    assert pacing.rate == pytest.approx(sent.pace / 2, rel=0.2)
+
+
+def test_only_the_first_refusal_of_a_new_task_halves_its_rate() -> None:
+    """So it is if refusals came whatever the rate was, before it began anew."""
+    pacing, now = grown_far()
+    pacing._noncongestive._in_dips.add(6.0, 100.0, 0.0, 60.0)
+    assert pacing._noncongestive.matters
+    before = pacing.rate
+    for number in range(5):
+        pacing.answered(100, 40, 0, 1.8 + 0.01 * number, now, took=2.0)
+
+    assert pacing.rate > before / 4
 
 
 def test_fast_and_slow_tasks_meet() -> None:

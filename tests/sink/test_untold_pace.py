@@ -376,13 +376,25 @@ def test_the_first_hold_ends_with_what_was_let_through_in_a_cycle() -> None:
     """Between its dips the service gives out what it has saved in the first of them."""
     pace, rate = UntoldPace(1000.0), 1000.0
     pace._hold(0.0)
-    for now in (2.0, 3.25):
-        pace._depth = 0.12
+    for now, depth in ((2.0, 0.12), (3.25, 0.3)):
+        pace._depth = depth
         pace._cruise, pace._dip = refused(*[0.85] * 400), refused(*[0.5] * 400)
         rate = pace._end_dip(rate, now)
 
     assert pace.stage is Stage.LIMITED
-    assert rate == pytest.approx(1000 * (0.6 * 0.3 + 0.4 * 0.12) / (0.6 + 0.4 * 0.9), rel=0.05)
+    assert rate == pytest.approx(1000 * (0.6 * 0.3 + 0.4 * 0.12) / (0.6 + 0.4 * 0.85), rel=0.02)
+
+
+def test_what_was_saved_in_a_dip_of_the_last_hold_is_gone() -> None:
+    pace = UntoldPace(1000.0)
+    pace._hold(0.0)
+    pace._depth = 0.12
+    pace._cruise, pace._dip = refused(*[0.85] * 400), refused(*[0.5] * 400)
+    pace._end_dip(1000.0, 2.0)
+    pace._hold(20.0)
+    pace._cruise = refused(*[0.85] * 400)
+
+    assert pace._decide_at_once(1000.0, 21.0) == pytest.approx(300.0, rel=0.02)
 
 
 def test_the_pace_does_not_grow_if_load_was_seen_just_before_the_first_dip() -> None:

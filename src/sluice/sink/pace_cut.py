@@ -23,7 +23,7 @@ class Cut:
     Attributes:
         before: the pace that was cut (entries a second).
         refused: what was refused of it outside of dips.
-        depth: the part of it that was sent in dips meanwhile; None if no dip was before what was refused.
+        depth: the part of it that was sent in the dip before what was refused; None if there was none.
         is_final: it is not corrected any more.
         is_sure: it is not undone any more.
     """

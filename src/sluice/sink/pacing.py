@@ -30,8 +30,9 @@ From then on what is not answered yet limits growth: little at first, as a short
 
 A rate that has grown far ends in refusals of all that it sent meanwhile. The answers to that measure the
 limit well, and they keep coming for as long as an answer takes. What counts is the pace at which requests
-came, and this is known the less exactly the more the times of answers differ. Those without a refusal do not
-count: they used tokens that were left over.
+came, and this is known the less exactly the more the times of answers differ. A request that is accepted as a
+whole counts too: it took the tokens that others did not find. Not counted are those that were sent before the
+limit was met, or soon after the cut: they used tokens that were left over.
 
 Only entries that reached the destination's limit say something about it: one that failed for another reason
 is neither refused nor let through. Requests are small and at irregular distances: fewer entries find the
@@ -125,17 +126,18 @@ _FAR: Final = 2.0
 # There are no dips while so many refused requests fail to come.
 _FAIL_TO_COME: Final = 1.0
 # When it was refused after that, requests that are accepted as a whole say nothing: they used tokens that
-# were left over. This ends with the answer to one that was sent this part of the time of an answer later.
+# were left over. So it is for what was sent until this many seconds after the request that met the limit. (If
+# answers come sooner than that, few are sent between it and the cut, and tasks would differ by what chance
+# shows.) And so it is after the cut, for this part of the time of an answer.
+_LEFT_OVER_BEFORE: Final = 0.15
 _LEFT_OVER_FOR: Final = 0.7
 # When a rate that has grown far is refused, nothing is sent for this part of the time of an answer, and for
 # so many seconds at most: more is in flight than the destination takes.
 _DRAIN: Final = 0.25
 _LONGEST_DRAIN: Final = 1.0
 # What was sent before that refusal came together with what was sent earlier and later by up to so many mean
-# deviations of the time of an answer. The rate becomes this many times what is let through of the pace there:
-# that a rate is too high is known after an answer, and that it is too low much later.
+# deviations of the time of an answer.
 _DEVIATIONS: Final = 2.5
-_RATHER_MORE: Final = 1.1
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
 # be waited for too long, and more than these are seen together.
 _EXPECTED: Final = (0.4, 2.0)
@@ -226,7 +228,8 @@ class PacingRate:
         self._refused_part = 0.0  # of a request, if any of it is refused
         self._refused_requests = 0  # since the start, or since it grew
         self._calm_rate = self.rate  # when it began to grow, at first as a new task
-        self._cut_at = -math.inf  # when it was last refused after it had grown far
+        self._limit_met_at = -math.inf  # when the request was sent that was refused after it had grown far
+        self._cut_at = -math.inf  # when that was known
         self._cut_from = 0.0  # the rate then, until something is answered that was sent later
         self._untold = UntoldPace(self.rate, wall_offset)
         self._noncongestive = NonCongestiveRefusals(wall_offset)
@@ -327,8 +330,8 @@ class PacingRate:
     def _follow_load(self, answer: Answer, count: int, latency: float, *, was_delayed: bool) -> None:
         """Does what follows from what was refused for load, or was not."""
         pace, now, refused = answer.pace, answer.now, answer.lost / count
-        is_left_over = answer.at < self._cut_at + _LEFT_OVER_FOR * latency
-        if not is_left_over:
+        is_at_new_rate = answer.at >= self._cut_at + _LEFT_OVER_FOR * latency
+        if is_at_new_rate:
             self._noncongestive.answered(answer.lost / answer.entries, pace, answer.at, now)
         if self._is_told and self._missed < math.inf:
             self._missed += self._noncongestive.evidence(answer.at)
@@ -343,11 +346,17 @@ class PacingRate:
         is_too_much = tells and self._notice(answer, count)
         duration = count / pace  # the request stands for the time in which as many entries are sent
         target = self._target(refused, answer.entries / count, self._pace_of_arrival(pace, answer.at, now))
-        if answer.lost or not is_left_over:
+        if answer.lost or is_at_new_rate or self._has_met_limit(answer.at):
             self._draw_to(target, duration, now, was_delayed=was_delayed)
         if was_delayed and not is_too_much and self._is_reachable:
             most = pace * (1 + min(_MOST_STEPS, self._steps**2 / 2))
             self.rate = max(self.rate, min(self.rate + self._growth(pace) * duration, most))
+
+    def _has_met_limit(self, sent_at: float) -> bool:
+        """Whether a request was sent past the limit, before it was known that there is one."""
+        # Answers take different times: of two requests the one that was sent later may come first.
+        margin = max(_LEFT_OVER_BEFORE, self._deviation)
+        return self._limit_met_at + margin <= sent_at < self._cut_at
 
     def _draw_to(self, target: float, duration: float, now: float, *, was_delayed: bool) -> None:
         """Draws the rate towards the one that an answer tells of, unless the limit is not known yet."""
@@ -446,7 +455,7 @@ class PacingRate:
         if sent_at > self._cut_at or not self._deviation:
             return pace
         around = self._sent.pace_around(sent_at, _DEVIATIONS * self._deviation, now)
-        return pace if around is None else min(pace, _RATHER_MORE * around)
+        return pace if around is None else min(pace, around)
 
     @property
     def _expected_latency(self) -> float:
@@ -521,7 +530,7 @@ class PacingRate:
     def _expect_anew(self) -> None:
         """A request was refused: those that failed to come before say less, or nothing."""
         share = self._noncongestive_share
-        if not self._noncongestive.matters or not self._is_told:
+        if self._missed == math.inf or not self._noncongestive.matters or not self._is_told:
             self._missed = 0.0
             return
         # Refusals come whatever the rate is. By a sequential test, one of them takes back as much as it is
@@ -536,6 +545,8 @@ class PacingRate:
         if may_be_chance and self._cut is None and self._is_told and not _is_used_up(answer):
             self._cut = _Cut(self.rate, self._missed, answer.at)
         if self._steps > _FAR:
+            is_again = answer.at < self._cut_at
+            self._limit_met_at = min(self._limit_met_at, answer.at) if is_again else answer.at
             self._cut_at, self._cut_from = now, self.rate
             self._next = max(self._next, now + min(_LONGEST_DRAIN, _DRAIN * self._expected_latency))
         if self._missed == math.inf:

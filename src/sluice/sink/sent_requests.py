@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 __all__ = ["Sent", "SentRequests"]
 
 # Of fewer requests the pace is not known: it would depend on where they happen to lie.
-_FEWEST: Final = 4
+_FEWEST: Final = 12
 
 
 class Sent(NamedTuple):

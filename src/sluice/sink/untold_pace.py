@@ -194,6 +194,7 @@ class UntoldPace:
         self._before_dip = DecayingSum()  # those of the moment before the last dip
         self._safe = self._start  # a pace that was no load
         self._dips_held = 0
+        self._first_depth: float | None = None  # of the first dip of this hold, if there is to be another
         self._is_first_hold = True  # nothing was known of failures when this hold began
         self._cut_at = -math.inf
         self._has_met_limit = False  # much was refused since it is known what fails
@@ -424,7 +425,8 @@ class UntoldPace:
         if anew:
             self._failing = FailingShare()
         self.stage, self._cut = Stage.HOLDING, None
-        self._dips_held, self._is_first_hold = 0, not self._failing.is_known
+        self._dips_held, self._first_depth = 0, None
+        self._is_first_hold = not self._failing.is_known
         self._has_met_limit = self._has_met_limit or self._failing.is_known
         self._dip = DecayingSum()
         self._begin_anew(now)
@@ -485,6 +487,7 @@ class UntoldPace:
         is_little = load + _QUITE_CLEARLY * error <= _MUCH
         if self._dips_held == 1 and not (is_little and self._failing.load(self._before_dip) <= _MUCH / 2):
             self._cruise = DecayingSum()  # at first the service may have had tokens left over
+            self._first_depth = self._depth
             return rate
         if load > _MUCH:
             return self._limit(rate, now)
@@ -503,7 +506,7 @@ class UntoldPace:
     def _limit(self, rate: float, now: float) -> float:
         """Ends holding. Returns the pace that is let through."""
         self.stage = Stage.LIMITED
-        self._cut = Cut(rate, copy(self._cruise), self._depth if self._dips_held > 1 else None)
+        self._cut = Cut(rate, copy(self._cruise), self._first_depth)
         if self._failing.load(self._cruise) <= _LITTLE:
             return rate
         self._begin_anew(now)
@@ -515,7 +518,8 @@ class UntoldPace:
 
     def _let_through_of(self, cut: Cut) -> float:
         """The pace after a cut, by what is known now."""
-        return cut.pace(self._failing, max(_DEEPEST_IF_LIMITED, _MARGIN / (1 + self._failing.error)))
+        depth = max(_DEEPEST_IF_LIMITED, _MARGIN / (1 + self._failing.error))
+        return cut.pace(self._failing, min(_SHALLOWEST, depth))
 
     def _undone(self, rate: float, now: float) -> float:
         """The pace before the last cut, if that was for no load, as is known now."""
