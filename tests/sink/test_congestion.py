@@ -6,6 +6,7 @@ each of the seeds. What the whole table reaches is in docs/rate-limiting.md.
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 from collections.abc import Callable
@@ -24,7 +25,12 @@ from sluice.sink import (
 SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
 
 
-def aimd(config: AsyncSinkConfig, clock: Callable[[], float]) -> CongestionControlRateLimitingStrategy:
+Clock = Callable[[], float]
+
+
+def aimd(
+    config: AsyncSinkConfig, clock: Clock, jitter: Callable[[], float] | None = None
+) -> CongestionControlRateLimitingStrategy:
     most = config.max_batch_size * config.max_in_flight_requests
     return CongestionControlRateLimitingStrategy(
         max_in_flight_requests=config.max_in_flight_requests,
@@ -32,8 +38,14 @@ def aimd(config: AsyncSinkConfig, clock: Callable[[], float]) -> CongestionContr
         scaling_strategy=AIMDScalingStrategy(rate_threshold=most),
         clock=clock,
         wall_clock=clock,
-        jitter=random.Random(most).random,
+        jitter=jitter or random.Random(most).random,
     )
+
+
+def unlike(seed: int) -> Callable[[AsyncSinkConfig, Clock], CongestionControlRateLimitingStrategy]:
+    """Tasks that don't wait for the same random times."""
+    tasks = itertools.count()
+    return lambda config, clock: aimd(config, clock, random.Random(f"{seed} {next(tasks)}").random)
 
 
 @SEEDS
@@ -222,7 +234,8 @@ def test_a_change_of_capacity_is_followed(before: float, after: float, seed: int
 @SEEDS
 def test_sixteen_tasks_share_what_is_new(seed: int) -> None:
     """They notice at different times that there is ten times as much to have, and still share it."""
-    run = Run(Scenario(tasks=16, capacity=400, latency=0.1, steps={10.0: 4000}), aimd, seed=seed).until(25)
+    scenario = Scenario(tasks=16, capacity=400, latency=0.1, steps={10.0: 4000})
+    run = Run(scenario, unlike(seed), seed=seed).until(25)
 
     assert run.utilisation(20, 25) > 0.95
     assert run.fairness(20, 25) > 0.35
