@@ -6,7 +6,6 @@ each of the seeds. What the whole table reaches is in docs/rate-limiting.md.
 
 from __future__ import annotations
 
-import itertools
 import random
 import statistics
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from integration.benchmarks import congestion
 from integration.support.shared_capacity import Run, Scenario
 
 from sluice.sink import (
@@ -25,12 +25,7 @@ from sluice.sink import (
 SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
 
 
-Clock = Callable[[], float]
-
-
-def aimd(
-    config: AsyncSinkConfig, clock: Clock, jitter: Callable[[], float] | None = None
-) -> CongestionControlRateLimitingStrategy:
+def aimd(config: AsyncSinkConfig, clock: Callable[[], float]) -> CongestionControlRateLimitingStrategy:
     most = config.max_batch_size * config.max_in_flight_requests
     return CongestionControlRateLimitingStrategy(
         max_in_flight_requests=config.max_in_flight_requests,
@@ -38,14 +33,8 @@ def aimd(
         scaling_strategy=AIMDScalingStrategy(rate_threshold=most),
         clock=clock,
         wall_clock=clock,
-        jitter=jitter or random.Random(most).random,
+        jitter=random.Random(most).random,
     )
-
-
-def unlike(seed: int) -> Callable[[AsyncSinkConfig, Clock], CongestionControlRateLimitingStrategy]:
-    """Tasks that don't wait for the same random times."""
-    tasks = itertools.count()
-    return lambda config, clock: aimd(config, clock, random.Random(f"{seed} {next(tasks)}").random)
 
 
 @SEEDS
@@ -235,7 +224,8 @@ def test_a_change_of_capacity_is_followed(before: float, after: float, seed: int
 def test_sixteen_tasks_share_what_is_new(seed: int) -> None:
     """They notice at different times that there is ten times as much to have, and still share it."""
     scenario = Scenario(tasks=16, capacity=400, latency=0.1, steps={10.0: 4000})
-    run = Run(scenario, unlike(seed), seed=seed).until(25)
+    # Tasks that all wait for the same random times would grow at the same moments.
+    run = Run(scenario, congestion.aimd(paced=True, seed=seed), seed=seed).until(25)
 
     assert run.utilisation(20, 25) > 0.95
     assert run.fairness(20, 25) > 0.35

@@ -125,10 +125,10 @@ _MOST_STEPS: Final = 3.0
 _FAR: Final = 2.0
 # There are no dips while so many refused requests fail to come.
 _FAIL_TO_COME: Final = 1.0
-# When it was refused after that, requests that are accepted as a whole say nothing: they used tokens that
-# were left over. So it is for what was sent until this many seconds after the request that met the limit. (If
-# answers come sooner than that, few are sent between it and the cut, and tasks would differ by what chance
-# shows.) And so it is after the cut, for this part of the time of an answer.
+# When it was refused after that, some requests that are accepted as a whole say nothing: they used tokens
+# that were left over. These are the ones that were sent earlier than so many seconds after the request that
+# met the limit (if answers come sooner, few are sent between that and the cut, and what chance shows in them
+# would make tasks differ); and after the cut, for this part of the time of an answer.
 _LEFT_OVER_BEFORE: Final = 0.15
 _LEFT_OVER_FOR: Final = 0.7
 # When a rate that has grown far is refused, nothing is sent for this part of the time of an answer, and for
