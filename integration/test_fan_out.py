@@ -290,10 +290,11 @@ def test_a_subscription_for_each_range(case: Case, faults: FaultProxy) -> None:
     query.stop()
 
     case.check_exact()
-    batches = len(case.recorder.batches)
-    assert batches >= 2
+    assert len(case.recorder.batches) >= 2
+    # A batch that begins while records are put may have those of one shard only, and so one range.
+    ranges = {(row.batch, row.shard) for row in case.recorder.rows}
     assert faults.count("GetRecords") == polls
-    assert faults.count("SubscribeToShard") >= calls + 2 * batches
+    assert faults.count("SubscribeToShard") >= calls + len(ranges)
 
 
 def test_nothing_is_polled_while_records_are_pushed(case: Case, faults: FaultProxy) -> None:
