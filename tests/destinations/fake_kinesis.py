@@ -149,10 +149,17 @@ class FakeStream:
         return found
 
 
-def aggregating(stream: FakeStream, **options: Any) -> AggregatingDestination:
+def shards_of(stream: FakeStream, clock: Callable[[], float] = lambda: 0.0) -> ShardMapCache:
+    """Its shards, listed as they are needed."""
+    return ShardMapCache(stream.list_shards, stream.list_shards, clock=clock)
+
+
+def aggregating(
+    stream: FakeStream, clock: Callable[[], float] = lambda: 0.0, **options: Any
+) -> AggregatingDestination:
     """A destination that writes aggregates to `stream`."""
     plain: Any = stream
-    return AggregatingDestination(plain, ShardMapCache(stream.list_shards), **options)
+    return AggregatingDestination(plain, shards_of(stream, clock), **options)
 
 
 # --- rows ---------------------------------------------------------------------------------------------

@@ -183,11 +183,10 @@ def split_second_shard(stream: FakeStream) -> None:
     ]
 
 
-@pytest.mark.parametrize("error", [THROTTLED, EXPIRED])
-def test_a_listing_that_fails_sends_nothing_again_that_is_in_its_shard(error: ServiceError) -> None:
+def test_a_listing_that_is_refused_sends_nothing_again_that_is_in_its_shard() -> None:
     """Where the shards of a reshard cannot be listed, aggregates have failed that may be in a wrong one."""
     stream = FakeStream(even_shards(2), passing=frozenset({EXPIRED.code}))
-    stream.list_shards = failing_once(2, stream.list_shards, error)  # type: ignore[method-assign]
+    stream.list_shards = failing_once(2, stream.list_shards, EXPIRED)  # type: ignore[method-assign]
     destination = aggregating(stream)
     entries = convert(destination, rows(500))
     split_second_shard(stream)
@@ -196,9 +195,37 @@ def test_a_listing_that_fails_sends_nothing_again_that_is_in_its_shard(error: Se
     assert result.failed == [
         each for each in entries if destination.ordering_key(each) == "shardId-000000000001"
     ]
-    assert result.codes == {error.code: 1}
+    assert result.codes == {EXPIRED.code: 1}
     assert destination.submit(result.failed).failed == []
     assert data_of(stream.read_by_client_library()) == sorted(data for data, _, _ in rows(500))
+
+
+def test_without_a_listing_rows_are_packed_by_their_hash_keys() -> None:
+    """They are in their shards then, whatever these are now. A listing that works again ends it."""
+    now, listings = [0.0], itertools.count(1)
+    stream = FakeStream(even_shards(2))
+    listed = stream.list_shards
+
+    def list_shards() -> list[Shard]:
+        if 1 < next(listings) < 4:
+            raise THROTTLED
+        return listed()
+
+    stream.list_shards = list_shards  # type: ignore[method-assign]
+    destination = aggregating(stream, lambda: now[0])
+    written: list[int] = []
+    for at in (0.0, 31.0, 42.0, 53.0):
+        entries = convert(destination, rows(500))
+        now[0] = at
+        assert destination.submit(entries).failed == []
+        written.append(len(stream.requests[-1]))
+        if not at:
+            split_second_shard(stream)
+
+    assert written == [2, 50, 50, 3]
+    wanted = sorted(data for _ in written for data, _, _ in rows(500))
+    assert data_of(stream.read_by_client_library()) == wanted
+    assert data_of(stream.read_by_source()) == wanted
 
 
 @pytest.mark.parametrize("error", [THROTTLED, EXPIRED])
@@ -351,9 +378,18 @@ def test_rows_without_keys_are_not_sent_again_for_a_reshard() -> None:
 # --- with the writer ----------------------------------------------------------------------------------
 
 
-def test_rows_of_a_key_keep_their_order() -> None:
-    """Although records are refused, and shards are split and merged."""
-    stream = FakeStream(even_shards(2))
+@pytest.mark.parametrize("listings", [1, 1000])
+def test_rows_of_a_key_keep_their_order(listings: int) -> None:
+    """Although records are refused, and shards are split and merged; also if they cannot be listed again."""
+    stream, seconds = FakeStream(even_shards(2)), itertools.count()
+    listed, left = stream.list_shards, iter(range(listings))
+
+    def list_shards() -> list[Shard]:
+        if next(left, None) is None:
+            raise THROTTLED
+        return listed()
+
+    stream.list_shards = list_shards  # type: ignore[method-assign]
     refusals = itertools.count()
     stream.refuse = lambda _entry, _shard: "Throttled" if next(refusals) % 11 == 0 else None
     counts, puts = iter([4, 3, 5]), itertools.count(1)
@@ -367,7 +403,7 @@ def test_rows_of_a_key_keep_their_order() -> None:
         [(f"{n}".encode(), f"key-{n % 17}", None) for n in range(start, start + 400)]
         for start in range(0, 2000, 400)
     ]
-    write(aggregating(stream, limit=400), *given)
+    write(aggregating(stream, lambda: float(next(seconds)), limit=400), *given)
 
     found: dict[str, list[int]] = {}
     for user in stream.read_by_client_library():

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from fake_kinesis import KEY_SPACE, FakeStream, even_shards
+from fake_kinesis import KEY_SPACE, FakeStream, even_shards, shards_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.kinesis.shard_map import Shard, ShardMap, ShardMapCache, shard_map_cache
+from sluice.errors import ServiceError
+
+
+def refused(*, retryable: bool) -> Callable[[], list[Shard]]:
+    """A listing that fails."""
+
+    def list_shards() -> list[Shard]:
+        raise ServiceError("no", retryable=retryable)
+
+    return list_shards
 
 
 @given(st.integers(1, 40), st.integers(0, KEY_SPACE - 1))
@@ -42,7 +54,7 @@ def test_closed_shards_are_found_by_id() -> None:
 def test_a_map_is_used_for_half_a_minute() -> None:
     """Calls of `current` within 30 s share a listing."""
     stream, now = FakeStream(even_shards(2)), [0.0]
-    shards = ShardMapCache(stream.list_shards, clock=lambda: now[0])
+    shards = shards_of(stream, lambda: now[0])
     assert stream.listings == 0
     first = shards.current()
     now[0] = 29.9
@@ -67,7 +79,7 @@ def test_a_map_is_used_for_half_a_minute() -> None:
 def test_a_map_with_a_hole_is_used_for_a_second(listed: list[Shard], *, is_whole: bool) -> None:
     """A listing may show that a shard is closed before it shows its children."""
     stream, now = FakeStream(listed), [0.0]
-    shards = ShardMapCache(stream.list_shards, clock=lambda: now[0])
+    shards = shards_of(stream, lambda: now[0])
     first = shards.current()
     now[0] = 0.9
     assert shards.current() is first
@@ -78,7 +90,7 @@ def test_a_map_with_a_hole_is_used_for_a_second(listed: list[Shard], *, is_whole
 def test_an_outdated_map_is_replaced_once() -> None:
     """All callers that hold the same outdated map share one new listing."""
     stream = FakeStream(even_shards(2))
-    shards = ShardMapCache(stream.list_shards)
+    shards = shards_of(stream)
     old = shards.current()
     stream.reshard(4)
     new = shards.newer_than(old)
@@ -92,7 +104,7 @@ def test_an_outdated_map_is_replaced_once() -> None:
 def test_an_invalidated_map_is_listed_again() -> None:
     """By the next caller, not before."""
     stream = FakeStream(even_shards(2))
-    shards = ShardMapCache(stream.list_shards)
+    shards = shards_of(stream)
     shards.current()
     shards.invalidate()
     assert stream.listings == 1
@@ -100,22 +112,49 @@ def test_an_invalidated_map_is_listed_again() -> None:
     assert stream.listings == 2
 
 
-def test_a_failed_listing_is_not_cached() -> None:
+def test_a_failed_first_listing_is_not_cached() -> None:
     """The next caller lists again."""
-    answers: list[list[Shard]] = [even_shards(1)]
+    fails = iter([True, True, False])
 
     def list_shards() -> list[Shard]:
-        if not answers:
-            raise OSError("no")
-        return answers.pop()
+        return refused(retryable=True)() if next(fails) else even_shards(1)
 
-    now = [0.0]
-    shards = ShardMapCache(list_shards, clock=lambda: now[0])
-    shards.current()
-    now[0] = 31.0
+    shards = ShardMapCache(list_shards, list)
     for _ in range(2):
-        with pytest.raises(OSError, match="no"):
+        with pytest.raises(ServiceError, match="no"):
             shards.current()
+    assert shards.current().find(0)
+
+
+def test_nothing_is_known_of_shards_that_cannot_be_listed_again() -> None:
+    """For ten seconds, then they are listed again. They are not listed on and on meanwhile."""
+    stream, now, fails = FakeStream(even_shards(1)), [0.0], [True]
+
+    def list_again() -> list[Shard]:
+        listed = stream.list_shards()
+        return refused(retryable=True)() if fails[0] else listed
+
+    shards = ShardMapCache(stream.list_shards, list_again, clock=lambda: now[0])
+    known = shards.current()
+    assert shards.newer_than(known).find(0) is None
+    now[0] = 9.9
+    assert shards.current().find(0) is None
+    assert stream.listings == 2
+    now[0] = 10.0
+    assert shards.current().find(0) is None
+    assert stream.listings == 3
+    fails[0] = False
+    now[0] = 20.0
+    assert shards.current().find(0)
+
+
+def test_a_listing_that_is_refused_for_good_is_an_error() -> None:
+    """Then the stream may be another one, or the rights are gone."""
+    stream = FakeStream(even_shards(1))
+    shards = ShardMapCache(stream.list_shards, refused(retryable=False))
+    known = shards.current()
+    with pytest.raises(ServiceError, match="no"):
+        shards.newer_than(known)
 
 
 def test_tasks_of_one_process_share_a_cache() -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from sluice.aws.calls import Calls
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.shards import list_shards
+from sluice.errors import ServiceError
 from sluice.retry import Backoff
 
 __all__ = ["Shard", "ShardMap", "ShardMapCache", "shard_map_cache"]
+
+_log = logging.getLogger(__name__)
 
 # How long a map is used (seconds). Answers to PutRecords show a reshard, but not that the stream was deleted
 # and created again, with shards of the same names and other hash keys. That takes longer than this.
@@ -22,10 +27,15 @@ _MAX_AGE: Final = 30.0
 # The same for a map with a hole. Listings are eventually consistent: for some seconds, one may show that a
 # shard is closed, and not yet the shards that take its records.
 _MAX_AGE_WITH_HOLE: Final = 1.0
+# How long nothing is known of the shards when they could not be listed again (seconds).
+_UNLISTED_FOR: Final = 10.0
 
 _HASH_KEYS: Final = 2**128
 
 _BACKOFF: Final = Backoff(max_retries=10, base=1.0, max=5.0, exponent=1.5)
+# While shards are listed again, all that is written waits; and it can be written without them.
+_BRIEF_BACKOFF: Final = Backoff(max_retries=3, base=0.5, max=1.0, exponent=1.5, give_up_after=5.0)
+_BRIEF_WAIT: Final = 5.0  # seconds for an answer
 
 
 class Shard(NamedTuple):
@@ -94,38 +104,45 @@ class ShardMap:
 class ShardMapCache:
     """The shards of one stream, listed when they are needed. Shared by all threads of a process.
 
+    While they cannot be listed again, the map is empty: rows are packed by their hash keys, which are right
+    whatever the shards are.
+
     Args:
-        list_shards: calls the service.
+        list_shards: calls the service for the first time, and retries that for long.
+        list_again: the same later, for some seconds.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, list_shards: Callable[[], Iterable[Shard]], *, clock: Callable[[], float] = time.monotonic
+        self,
+        list_shards: Callable[[], Iterable[Shard]],
+        list_again: Callable[[], Iterable[Shard]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._list_shards = list_shards
+        self._list_again = list_again
         self._clock = clock
         self._lock = threading.Lock()
         self._map: ShardMap | None = None
-        self._listed_at = 0.0
+        self._expires_at = 0.0
 
     def current(self) -> ShardMap:
-        """A map that is at most 30 s old, or 1 s if it has a hole.
+        """A map that is at most 30 s old, or 1 s if it has a hole; empty if there is none.
 
         Raises:
-            ServiceError: the shards cannot be listed.
+            ServiceError: the shards cannot be listed: for the first time, or for a reason that stays.
         """
         with self._lock:
-            if self._map is not None:
-                max_age = _MAX_AGE_WITH_HOLE if self._map.has_hole else _MAX_AGE
-                if self._clock() - self._listed_at < max_age:
-                    return self._map
+            if self._map is not None and self._clock() < self._expires_at:
+                return self._map
             return self._refresh()
 
     def newer_than(self, outdated: ShardMap) -> ShardMap:
-        """A map that was listed after `outdated`.
+        """A map that was listed after `outdated`; empty if there is none.
 
         Raises:
-            ServiceError: the shards cannot be listed.
+            ServiceError: as `current`.
         """
         with self._lock:
             # Many requests find the same map outdated at once; only the first of them lists again.
@@ -138,9 +155,16 @@ class ShardMapCache:
 
     def _refresh(self) -> ShardMap:
         now = self._clock()
-        self._map = ShardMap(self._list_shards())
-        self._listed_at = now
-        return self._map
+        try:
+            fresh = ShardMap(self._list_shards() if self._map is None else self._list_again())
+            max_age = _MAX_AGE_WITH_HOLE if fresh.has_hole else _MAX_AGE
+        except ServiceError as error:
+            if self._map is None or not error.retryable:
+                raise
+            _log.warning("aggregates hold rows of one key only until shards can be listed: %s", error)
+            fresh, now, max_age = ShardMap(()), self._clock(), _UNLISTED_FOR
+        self._map, self._expires_at = fresh, now + max_age
+        return fresh
 
 
 @lru_cache(maxsize=64)
@@ -152,6 +176,11 @@ def shard_map_cache(connection: ConnectionConfig, stream: str, arn: str | None) 
         stream: the name of the stream.
         arn: its ARN, sent instead of the name if given.
     """
-    calls = Calls(connection, "kinesis", {"ListShards": _BACKOFF})
     address = {"StreamName": stream} if arn is None else {"StreamARN": arn}
-    return ShardMapCache(lambda: list_shards(calls, stream, address, Shard.of))
+
+    def lister(connection: ConnectionConfig, backoff: Backoff) -> Callable[[], Iterable[Shard]]:
+        calls = Calls(connection, "kinesis", {"ListShards": backoff})
+        return lambda: list_shards(calls, stream, address, Shard.of)
+
+    brief = replace(connection, read_timeout=min(connection.read_timeout, _BRIEF_WAIT))
+    return ShardMapCache(lister(connection, _BACKOFF), lister(brief, _BRIEF_BACKOFF))
