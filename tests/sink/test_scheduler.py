@@ -481,6 +481,18 @@ def test_in_an_outage_one_request_at_a_time_is_tried() -> None:
     assert len(driven.sent()) == 19
 
 
+def test_in_an_outage_a_request_has_one_entry() -> None:
+    """A service that refuses requests as a whole may have room for no more."""
+    driven = Driven(max_batch_size=2, max_in_flight_requests=20)
+    driven.add(*letters(24))
+    for number in range(12):
+        driven.fail(number)
+
+    assert driven.at(1.0).sent() == [["a"]]
+    driven.answer(12)
+    assert driven.sent()[0] == ["b", "c"]
+
+
 def test_requests_that_fail_at_random_are_no_outage() -> None:
     """As long as one in twelve is accepted, as many are in flight as ever."""
     driven = Driven(max_batch_size=1, max_in_flight_requests=20)
