@@ -232,6 +232,18 @@ def test_sixteen_tasks_share_what_is_new(seed: int) -> None:
 
 
 @SEEDS
+def test_no_task_starves_where_requests_are_refused_as_a_whole(seed: int) -> None:
+    """After a fall of the capacity a task's large requests found no room beside the small ones of others.
+    It was taken for an outage, and lasted for good.
+    """
+    scenario = Scenario(tasks=4, latency=0.1, whole=True, steps={10.0: 400.0})
+    run = Run(scenario, congestion.aimd(paced=True, seed=seed), seed=seed).until(30)
+
+    assert run.refusals(20, 30) < 0.06
+    assert run.fairness(20, 30) > 0.4
+
+
+@SEEDS
 def test_bytes_bind_as_records_do(seed: int) -> None:
     """The service counts bytes; the rate is learnt all the same."""
     run = Run(Scenario(capacity=1000, byte_capacity=5e5), aimd, seed=seed).until(20)
@@ -267,6 +279,24 @@ def test_failures_without_a_reason_do_not_make_the_sink_crawl(
 
     assert run.utilisation(10, 30) > 0.8
     assert run.refusals(10, 30) < 0.15
+
+
+@SEEDS
+@pytest.mark.parametrize("latency", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    ("failing", "least"),
+    [({}, 0.85), ({"failing_entries": 0.1}, 0.75), ({"failing_requests": 0.1}, 0.75)],
+    ids=["nothing", "entries", "requests"],
+)
+def test_refusals_without_a_reason_where_answers_are_late(
+    failing: dict[str, Any], least: float, latency: float, seed: int
+) -> None:
+    """It took two dips of a pace that was many times too high to find out: up to 20 s, with half refused."""
+    scenario = replace(UNTOLD, tasks=4, capacity=4000, latency=latency, **failing)
+    run = Run(scenario, congestion.aimd(paced=True, seed=seed), seed=seed).until(20)
+
+    assert run.utilisation(8, 20) > least
+    assert run.refusals(8, 20) < 0.12
 
 
 @SEEDS

@@ -17,7 +17,8 @@ from sluice.sink.dips import PART_IN_DIPS, Dips
 from sluice.sink.failing_share import FailingShare
 from sluice.sink.observed_load import ObservedLoad
 from sluice.sink.pace_cut import Cut
-from sluice.sink.untold_pace import Answer, Stage, UntoldPace
+from sluice.sink.paced_answer import Answer
+from sluice.sink.untold_pace import Stage, UntoldPace
 
 # --- dips ---------------------------------------------------------------------------------------------
 
@@ -567,43 +568,80 @@ def test_a_pause_does_not_make_it_forget() -> None:
     assert task.pace.stage is not Stage.NONE
 
 
-def test_where_answers_are_late_refusals_are_load_until_a_dip_shows_what_they_are() -> None:
+def test_where_answers_are_late_refusals_after_none_are_load_until_a_dip_shows_what_they_are() -> None:
     """A dip takes seconds then. The pace does not fall far below what was accepted at first."""
-    task = Task(latency=2.0).run(2.0, fails=0.4)
+    task = Task(latency=2.0).run(2.0, fails=0.0).run(1.0, 0.0, lambda _: 600.0)
 
     assert task.pace.stage is Stage.LOAD
     assert 0.15 * 1000 < task.pace.floor < 0.25 * 1000
 
 
+@pytest.mark.parametrize("fails", [0.4, 0.1])
+def test_where_answers_are_late_the_pace_is_lowered_until_it_is_known_what_fails(fails: float) -> None:
+    """The first requests fail already, or those that came before the limit was met."""
+    task = Task(latency=2.0, jitter=0.5).run(0.5, fails).run(3.5, fails, lambda _: 500.0)
+    assert task.pace.stage is Stage.LOWERED
+    task.run(4.5, fails, lambda _: 500.0)
+
+    assert task.pace.stage is Stage.LIMITED
+    assert task.pace._failing.share == pytest.approx(fails, abs=0.05)
+    assert task.rate == pytest.approx(500, rel=0.15)
+
+
+def test_a_pace_that_was_lowered_for_no_load_comes_back() -> None:
+    task = Task(latency=2.0, jitter=0.5).run(3.0, fails=0.5)
+    assert task.stages[-1] is Stage.LOWERED
+    before = task.pace._lowered.before if task.pace._lowered else 0.0
+    while task.pace.stage is Stage.LOWERED:
+        task.run(0.1, fails=0.5)
+
+    assert task.now < 8.0
+    assert task.pace.stage is Stage.GROWING
+    assert task.rate == pytest.approx(before, rel=0.1)
+
+
+def late(first: list[Answer]) -> UntoldPace:
+    """It hears of requests that take 2 s: fifty that were accepted, and then these."""
+    pace = UntoldPace(1000.0)
+    pace.depth(0.0, 2.0, 1000.0)
+    clean = [Answer(0, 0, 100, 1000.0, 1.0, n / 50 - 1.0, n / 50 + 1.0) for n in range(50)]
+    for answer in (*clean, *first):
+        pace.answered(answer, rate=5000.0, growth=1.0)
+    return pace
+
+
 def test_the_least_pace_is_a_part_of_what_was_let_through_and_not_of_what_was_sent() -> None:
     """The pace grew to five times, and nothing was refused at first: tokens were left over. The least pace
     followed from the highest pace and the mean of the refusals: 570, where a third of 390 was let through."""
-    pace = UntoldPace(1000.0)
-    pace.depth(0.0, 2.0, 1000.0)
     sent = [1000.0 * 5 ** (n / 40) for n in range(40)]
-    pace.answered(Answer(50, 0, 100, 1000.0, 1.0, 0.0, 2.0), rate=5000.0, growth=1.0)
-    assert pace.stage is Stage.LOAD
+    answers = [Answer(50, 0, 100, 1000.0, 1.0, 0.0, 2.0)]
     for number, each in enumerate(sent):
         lost = 0 if number < 12 else 95
-        pace.answered(
-            Answer(lost, 0, 100, each, 1.0, number / 40, 2.0 + number / 40), rate=5000.0, growth=1.0
-        )
+        answers.append(Answer(lost, 0, 100, each, 1.0, number / 40, 2.0 + number / 40))
+    pace = late(answers)
 
+    assert pace.stage is Stage.LOAD
     let_through = sum((100 if n < 12 else 5) for n in range(40)) / sum(100 / each for each in sent)
     assert pace.floor == pytest.approx(0.3 * let_through, rel=0.25)
 
 
 def test_there_is_a_least_pace_though_the_first_requests_all_fail() -> None:
     """That nothing was let through at first did not only mean a least pace of 0, but that it stayed so."""
-    pace = UntoldPace(1000.0)
-    pace.depth(0.0, 2.0, 1000.0)
+    answers = [Answer(50, 0, 100, 1000.0, 1.0, 0.0, 2.0)]
     for number in range(40):
         lost = 100 if number < 20 else 50
-        answer = Answer(lost, 0, 100, 1000.0, 1.0, number / 40, 2.0 + number / 40)
-        pace.answered(answer, rate=1000.0, growth=1.0)
+        answers.append(Answer(lost, 0, 100, 1000.0, 1.0, number / 40, 2.0 + number / 40))
+    pace = late(answers)
 
     assert pace.stage is Stage.LOAD
     assert pace.floor == pytest.approx(0.3 * 1000 * 0.25, rel=0.1)
+
+
+def test_single_refusals_after_none_are_no_load_where_answers_are_late() -> None:
+    """Requests that fail as a whole whatever the pace is: one task went down to a fifth for that."""
+    answers = [Answer(100 * (n % 10 == 0), 0, 100, 1000.0, 1.0, n / 50, 2.0 + n / 50) for n in range(50)]
+
+    assert late(answers).stage is Stage.GROWING
 
 
 def test_requests_are_small_while_it_is_uncertain_what_fails() -> None:

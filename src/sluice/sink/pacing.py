@@ -63,8 +63,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sluice.sink.noncongestive import NonCongestiveRefusals
+from sluice.sink.paced_answer import Answer
 from sluice.sink.sent_requests import SentRequests
-from sluice.sink.untold_pace import Answer, Stage, UntoldPace
+from sluice.sink.untold_pace import Stage, UntoldPace
 
 __all__ = ["PacingRate"]
 
@@ -100,17 +101,10 @@ _GROWTH: Final = 2.5
 # Until the first refusal it may double while answers come, for so long (seconds); then grow by this part.
 _START: Final = 5.0
 _LATE_START: Final = 0.25
-# Until then a few refused entries of a request say nothing of load: when the rate has grown past the limit,
-# the next answers have many. Many are so many standard deviations more than this part of a request.
-_FEW_ENTRIES: Final = 0.05
-_MANY_ENTRIES: Final = 3.0
-# The limit is found when so many of the first answers have many, from the first that has on. If it is fewer,
-# that was chance. What was sent before it and accepted says nothing.
+# The limit is found when so many of the first answers have many refused entries, from the first that has on.
+# If it is fewer, that was chance. What was sent before it and accepted says nothing.
 _FIRST_REFUSALS: Final = 3
 _FIRST_ANSWERS: Final = 5
-# So it is when many, at least this number, were refused of a request, and the rest was not: that was no
-# chance, the allowance was used up in the middle of it.
-_USED_UP: Final = 2
 # If there is no answer after so many seconds, a new task grows by the second number times itself in a second;
 # and more than answers let it as long as they are to requests at less than this part of the rate.
 _LATE: Final = 0.15
@@ -176,17 +170,6 @@ class _Cut:
     missed: float
     sent_at: float
     answers: list[bool] = field(default_factory=lambda: [True])
-
-
-def _is_used_up(answer: Answer) -> bool:
-    """Whether the destination's allowance was used up in the middle of a request."""
-    return _is_many(answer) and _USED_UP <= answer.lost < answer.entries
-
-
-def _is_many(answer: Answer) -> bool:
-    """Whether so many entries of a request were refused that the rate of a new task may be past the limit."""
-    few = _FEW_ENTRIES * answer.entries
-    return answer.lost >= min(answer.entries, few + _MANY_ENTRIES * math.sqrt(few))
 
 
 class PacingRate:
@@ -318,6 +301,8 @@ class PacingRate:
             return
         if delayed:
             self._delayed_for += count / pace
+        if self._untold.stage is Stage.LOWERED:
+            pace = self._pace_around(pace, sent_at, now)
         answer = Answer(untold, throttled, reached, pace, depth, sent_at, now)
         self._follow_untold(answer, was_delayed=delayed > 0)
         if depth < 1.0 and self._is_told:
@@ -338,7 +323,7 @@ class PacingRate:
         if self._cut is not None and (answer.lost or answer.at > self._cut.sent_at):
             self._check_limit(self._cut, answer)
         # Until the limit is known, only many refused entries say something about it.
-        tells = self._missed < math.inf or _is_many(answer)
+        tells = self._missed < math.inf or answer.has_many
         if answer.lost and tells:
             self._end_growth(answer)
         if answer.at > self._cut_at:
@@ -392,8 +377,8 @@ class PacingRate:
 
     def _check_limit(self, cut: _Cut, answer: Answer) -> None:
         """Finds out whether the rate was cut at its limit. If that was chance, growth goes on."""
-        cut.answers.append(_is_many(answer))
-        is_limit = _is_used_up(answer) or sum(cut.answers) >= _FIRST_REFUSALS
+        cut.answers.append(answer.has_many)
+        is_limit = answer.is_used_up or sum(cut.answers) >= _FIRST_REFUSALS
         if not is_limit and len(cut.answers) < _FIRST_ANSWERS:
             return
         self._cut = None
@@ -452,10 +437,13 @@ class PacingRate:
         Before a cut the rate was high, and after it little is sent: requests from just before it meet fewer
         others than their own pace says.
         """
-        if sent_at > self._cut_at or not self._deviation:
+        return pace if sent_at > self._cut_at else min(pace, self._pace_around(pace, sent_at, now))
+
+    def _pace_around(self, pace: float, sent_at: float, now: float) -> float:
+        if not self._deviation:
             return pace
         around = self._sent.pace_around(sent_at, _DEVIATIONS * self._deviation, now)
-        return pace if around is None else min(pace, around)
+        return pace if around is None else around
 
     @property
     def _expected_latency(self) -> float:
@@ -542,7 +530,7 @@ class PacingRate:
         """A request was refused for load."""
         now = answer.now
         may_be_chance = self._missed == math.inf or (self._steps > _FAR and self._noncongestive.is_known)
-        if may_be_chance and self._cut is None and self._is_told and not _is_used_up(answer):
+        if may_be_chance and self._cut is None and self._is_told and not answer.is_used_up:
             self._cut = _Cut(self.rate, self._missed, answer.at)
         if self._steps > _FAR:
             is_again = answer.at < self._cut_at

@@ -24,6 +24,7 @@ apart. So between dips the pace is constant, and after a dip all tasks decide, a
   seen, it grows by small steps, then by larger ones.
 - *Load*: nothing fails. Every refusal is load, and `sluice.sink.pacing` acts on it as if it had been told;
   dips are rare. If refusals halve the pace before the next one, something may fail by now: it is held again.
+  Where answers are late, this is assumed if nothing had failed for a while before there was load.
 
 If much more is suddenly refused, the pace is cut at once to what is accepted. The cut is undone if the next
 dip shows that it was no load, or if nothing at all is accepted afterwards: then it is an outage.
@@ -35,15 +36,17 @@ import enum
 import math
 from collections.abc import Callable
 from copy import copy
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluice.sink.decaying import DecayingSum
 from sluice.sink.dips import BEFORE, Dips
 from sluice.sink.failing_share import FailingShare
+from sluice.sink.lowered_pace import LoweredPace
 from sluice.sink.observed_load import ObservedLoad
 from sluice.sink.pace_cut import Cut, with_care
+from sluice.sink.paced_answer import Answer
 
-__all__ = ["Answer", "Stage", "UntoldPace"]
+__all__ = ["Stage", "UntoldPace"]
 
 # Seconds that the pace must have been the same before a dip, once something is known of failures. Few, so
 # that a task which has met the limit a little later than others is still cut with them, and not when they
@@ -100,13 +103,15 @@ _AT_ONCE: Final = 0.4
 _KNOWN_AT_ONCE: Final = 0.08
 # Where nothing fails: if refusals lower the pace to this part before the next dip, something may fail by now.
 _SUNK: Final = 0.5
-# After a cut the pace stays for so many cycles, but for what is known better of that cut.
-_CYCLES_AFTER_CUT: Final = 3.2
+# After a cut the pace stays for so many seconds, but for what is known better of that cut.
+_FRESH_FOR: Final = 4.0
 # A dip that shows after more cycles than this that a cut was for no load is taken for chance.
 _CYCLES_UNDONE: Final = 9.0
-# Where answers take so long that dips are at least so many times as long as usual, load is assumed until a
-# dip shows what it is, and the pace does not fall below this part of what was accepted at first.
-_LONG: Final = 4.0
+# Answers are late if dips are at least this many times as long as usual. Load is assumed if so many times as
+# many requests were answered before the first refusal as from then on, and the pace does not fall below the
+# last number, as a part of what was accepted at first, before a dip shows what it is.
+_LATE_ANSWERS: Final = 2.0
+_CLEAN_TIMES: Final = 2.0
 _FLOOR: Final = 0.3
 # Where the pace is limited: the part that is refused for load at which it stays, the error at which it
 # follows half as fast, how much it follows at most after a dip, and the load that is too much.
@@ -126,35 +131,9 @@ class Stage(enum.Enum):
     NONE = "there are none"
     GROWING = "no load has been seen"
     HOLDING = "many, and not known why"
+    LOWERED = "many, and not known why, and answers are late"
     LIMITED = "for load, and because it fails"
     LOAD = "all for load"
-
-
-class Answer(NamedTuple):
-    """What became of a request.
-
-    Attributes:
-        untold: its entries that were refused without a reason.
-        throttled: those refused for load.
-        entries: those that did not fail for a reason that was told.
-        pace: the one when it was sent (entries a second).
-        depth: the part of the pace that was sent.
-        at: when it was sent (seconds of a monotonic clock).
-        now: when it was answered.
-    """
-
-    untold: int
-    throttled: int
-    entries: int
-    pace: float
-    depth: float
-    at: float
-    now: float
-
-    @property
-    def lost(self) -> int:
-        """Its entries that were refused."""
-        return self.untold + self.throttled
 
 
 class UntoldPace:
@@ -202,7 +181,11 @@ class UntoldPace:
         self._confirmed = 0.0  # the pace when a dip last showed that nothing fails
         self._before_outage = self._start  # the pace before a sudden cut, which may have been for an outage
         self._observed = ObservedLoad()
+        self._clean_requests = 0  # that were answered before the first refusal without a reason
+        self._requests = 0  # that were answered from then on
         self._let_through = DecayingSum()  # entries, in the seconds that they stand for
+        self._lowered: LoweredPace | None = None
+        self._latency = 0.0  # seconds until an answer
 
     @property
     def is_in_charge(self) -> bool:
@@ -216,7 +199,7 @@ class UntoldPace:
         Of an overloaded service small requests get more than large ones, as each gets what is there when it
         comes. So all tasks have them while the pace is held.
         """
-        if self.stage is Stage.HOLDING:
+        if self.stage in {Stage.HOLDING, Stage.LOWERED}:
             return self._window.share < 1.0
         is_seldom = max(self._failing.share, self._cruise.share) < _SELDOM  # more requests may cost money
         return self.is_in_charge and not is_seldom and self._failing.error > _QUITE_UNCERTAIN
@@ -230,7 +213,8 @@ class UntoldPace:
             pace: entries a second.
         """
         self._dips.follow(latency)
-        if self.stage is Stage.NONE:
+        self._latency = latency
+        if self.stage in {Stage.NONE, Stage.LOWERED}:
             return 1.0
         # Where load is assumed, what was sent before the first refusal came is still being refused.
         since = self._since + (self._dips.cycle if self._is_assumed else 0.0)
@@ -287,11 +271,15 @@ class UntoldPace:
         """
         now = answer.now
         self._see(answer, rate, has_limit=has_limit)
+        if answer.at > self._cut_at and (self.stage is not Stage.NONE or self._is_late):
+            self._window.add(answer.lost, answer.entries, now, _WINDOW * self._dips.scale)
         if self.stage is Stage.NONE:
             return rate
-        if answer.at > self._cut_at:
-            self._window.add(answer.lost, answer.entries, now, _WINDOW * self._dips.scale)
+        self._requests += 1
         self._pushed.add(answer.entries if growth else 0, answer.entries, now, math.inf)
+        if self._lowered:
+            self._lowered.add(answer, self._latency)
+            return self._end_lowered(self._lowered, now) if self._lowered.is_over else self._lowered.pace
         if answer.depth < 1.0:
             is_new = self._dip_began > self._evaluated and answer.at > self._cut_at
             if is_new and answer.entries > answer.throttled:
@@ -314,14 +302,17 @@ class UntoldPace:
             if is_over and self.stage is not Stage.LOAD:
                 self._forget()
             return
+        if self.stage is Stage.NONE:
+            self._clean_requests = self._quiet_requests
+            self._since, self.stage, self._has_limit = now, Stage.GROWING, has_limit
+            if has_limit:
+                self._first_most = rate
         self._quiet_requests, self._quiet = 0, 0.0
-        if self.stage is not Stage.NONE:
-            return
-        self._since, self.stage, self._has_limit = now, Stage.GROWING, has_limit
-        if has_limit:
-            self._first_most = rate
-        if self._dips.scale >= _LONG:
-            self.stage, self.floor, self._is_assumed = Stage.LOAD, rate, True
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether answers are late."""
+        return self._dips.scale >= _LATE_ANSWERS
 
     def _has_ended(self, at: float) -> bool:
         """Whether there was a dip before `at`, or several, with enough in them."""
@@ -355,10 +346,8 @@ class UntoldPace:
         load, error = self._failing.load(self._window), self._failing.error_of_load(self._window)
         at, now = answer.at, answer.now
         match self.stage:
-            case Stage.GROWING if load > max(_CLEARLY * error, _MUCH):
-                self._hold(now)
-                # The last growth was too much, but no task falls below the pace that all began with.
-                return min(rate, max(rate / 2, self._start))
+            case Stage.GROWING:
+                return self._notice_load(rate, answer, load, is_much=load > max(_CLEARLY * error, _MUCH))
             case Stage.HOLDING if self._window.share == 1.0:
                 self._cruise = DecayingSum()  # an outage says nothing about the pace
             case Stage.HOLDING if not self._is_first_hold and at > self._since + _AT_ONCE * self._dips.scale:
@@ -374,6 +363,26 @@ class UntoldPace:
                 if self._failing.is_known and not self._is_fresh(now):
                     return self._cut_suddenly(rate, answer.pace, load, now)
         return rate
+
+    def _notice_load(self, rate: float, answer: Answer, load: float, *, is_much: bool) -> float:
+        """Ends growth if there is load. Returns the pace."""
+        now = answer.now
+        if self._is_surely_load and (is_much or answer.is_used_up):
+            self.stage, self.floor, self._is_assumed, self._since = Stage.LOAD, rate, True, now
+            return rate
+        if not is_much:
+            return rate
+        if self._is_late:
+            return self._lower(rate, answer, load)
+        self._hold(now)
+        # The last growth was too much, but no task falls below the pace that all began with.
+        return min(rate, max(rate / 2, self._start))
+
+    @property
+    def _is_surely_load(self) -> bool:
+        """Whether refusals are load where answers are late, as nothing had failed for a while before."""
+        was_clean = self._clean_requests >= _CLEAN_TIMES * self._requests
+        return self._is_late and was_clean and not self._failing.is_known
 
     def _follow_floor(self, answer: Answer) -> None:
         """Learns from requests that were sent before load was assumed how little is too little."""
@@ -419,6 +428,28 @@ class UntoldPace:
         self._begin_anew(now)
         self._observed = ObservedLoad(is_far=True)
         return rate
+
+    def _lower(self, rate: float, answer: Answer, load: float) -> float:
+        """Lowers the pace to what is accepted. Returns it."""
+        accepted = answer.pace * (1 - load)
+        self._hold(answer.now)
+        self.stage = Stage.LOWERED
+        lowered = min(rate, max(_MARGIN * accepted, _DEEPEST * self._start))
+        self._lowered = LoweredPace(rate, lowered, self._failing, answer.now)
+        return lowered
+
+    def _end_lowered(self, lowered: LoweredPace, now: float) -> float:
+        """Decides by what was shown at the lowered pace. Returns the pace."""
+        self._lowered = None
+        if self._is_first_hold:
+            self._failing.learn(lowered.shown, lowered.refused)
+        self._begin_anew(now)
+        if lowered.refused.values and self._failing.load(lowered.refused) > _MUCH / 2:
+            self.stage, self._cut = Stage.LIMITED, lowered.cut()
+            return self._let_through_of(self._cut)
+        self.stage = Stage.GROWING
+        self._after_growth(lowered.before, 0.0, now)
+        return lowered.before
 
     def _hold(self, now: float, *, anew: bool = False) -> None:
         """Holds the pace; `anew`: what was known of failures may be out of date."""
@@ -514,7 +545,7 @@ class UntoldPace:
 
     def _is_fresh(self, now: float) -> bool:
         """Whether the last cut was so lately that the pace stays: others may still have to cut theirs."""
-        return now < self._cut_at + _CYCLES_AFTER_CUT * self._dips.cycle
+        return now < self._cut_at + _FRESH_FOR
 
     def _let_through_of(self, cut: Cut) -> float:
         """The pace after a cut, by what is known now."""
