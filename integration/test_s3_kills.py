@@ -125,6 +125,7 @@ def test_killed_at_every_step(
             process.join(TIMEOUT)
             if trap is not None:
                 trap.release()
+            proxy.wait_until_left()  # a manifest that came between the two looks would make them differ
             found = committed(lake)
             whole = Counter(range(len(lake.manifests()) * 2 * s3_process.ROWS))
             assert found == whole, (number, trap)

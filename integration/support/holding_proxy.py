@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import http.server
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -69,6 +70,25 @@ class Trap:
 
 
 class _Server(http.server.ThreadingHTTPServer):
+    def __init__(self, handler: type[http.server.BaseHTTPRequestHandler]) -> None:
+        self.connected: set[Any] = set()  # the addresses of clients
+        self.changed = threading.Condition()
+        super().__init__(("127.0.0.1", 0), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self.changed:
+            self.connected.add(client_address)
+            self.changed.notify_all()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self.changed:
+                self.connected.discard(client_address)
+                self.changed.notify_all()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients die here: that is what it is for."""
         if not isinstance(sys.exc_info()[1], OSError):
@@ -107,7 +127,7 @@ class HoldingProxy:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = _Server(Handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -125,9 +145,23 @@ class HoldingProxy:
             thread.join()
             self._server.server_close()
 
+    def wait_until_left(self) -> None:
+        """Returns when all that dead clients have sent has come to its end. There may be no others."""
+        server = self._server
+        with socket.create_connection(("127.0.0.1", server.server_port)) as last, server.changed:
+            address = last.getsockname()
+            # It is accepted after all connections that were made before.
+            assert server.changed.wait_for(lambda: address in server.connected, _TIMEOUT)
+        with server.changed:
+            assert server.changed.wait_for(lambda: not server.connected, _TIMEOUT)
+
     def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
         """One request."""
-        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        length = int(request.headers.get("Content-Length") or 0)
+        body = request.rfile.read(length)
+        if len(body) < length:  # its sender died over it
+            request.close_connection = True
+            return
         with self._lock:
             self.requests += 1
             trap = self.trap
