@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import Counter
@@ -153,15 +154,12 @@ def test_python_workers_that_are_killed(
 
 def workers() -> list[int]:
     """The Python workers of this process' Spark: what its worker daemon has forked."""
-    daemons = {each for each in marked_processes(os.environ[MARK]) if is_daemon(each)}
-    return [each for each in daemons if parent_of(each) in daemons]
-
-
-def is_daemon(process: int) -> bool:
-    try:
-        return b"pyspark.worker" in Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:  # gone
-        return False
+    parents: dict[int, int] = {}  # of the daemon and the workers
+    for process in marked_processes(os.environ[MARK]):
+        with contextlib.suppress(OSError):  # gone
+            if b"pyspark.worker" in Path(f"/proc/{process}/cmdline").read_bytes():
+                parents[process] = parent_of(process)
+    return [process for process, parent in parents.items() if parent in parents]
 
 
 def test_a_query_that_is_stopped_while_its_consumer_is_created(

@@ -84,7 +84,7 @@ def test_an_agent_that_is_stopped_and_goes_on(
         wait_until(lambda: len(recorder.rows) > stopped + 100, "rows without the agent", timeout=BOUND)
         silent = f"(process {agent}) has said nothing for"
         wait_until(lambda: silent in driver_log.read_text(), "the log to say so", timeout=BOUND)
-        os.kill(agent, signal.SIGCONT)
+        _send(agent, signal.SIGCONT)
         # On the busiest machine that took so long that the agent was killed.
         wait_until(lambda: "speaks again" in driver_log.read_text() or agent not in agents(), "a word")
         wait_until_pushed(recorder, service)
@@ -160,7 +160,7 @@ def everything(driver: Driver) -> list[int]:
 
 def the_group(driver: Driver) -> list[int]:
     """What a terminal signals: the driver's process group."""
-    return [each for each in driver.processes() if os.getpgid(each) == driver.process.pid]
+    return _those(driver, lambda each: os.getpgid(each) == driver.process.pid)
 
 
 def the_driver(driver: Driver) -> list[int]:
@@ -169,7 +169,17 @@ def the_driver(driver: Driver) -> list[int]:
 
 def the_jvm(driver: Driver) -> list[int]:
     """The driver's own child, which starts Spark's Python processes."""
-    return [each for each in driver.processes() if parent_of(each) == driver.process.pid]
+    return _those(driver, lambda each: parent_of(each) == driver.process.pid)
+
+
+def _those(driver: Driver, holds: Callable[[int], bool]) -> list[int]:
+    """The processes of which `holds` is true; some may end while they are looked at."""
+    found = []
+    for process in driver.processes():
+        with contextlib.suppress(OSError):  # gone
+            if holds(process):
+                found.append(process)
+    return found
 
 
 @pytest.mark.parametrize(

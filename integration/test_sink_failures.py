@@ -126,7 +126,7 @@ def test_a_killed_task_leaves_no_worker_behind(
 def _runs(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
+    except OSError:  # gone, maybe between the opening of the file and its reading
         return False
 
 
