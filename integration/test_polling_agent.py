@@ -34,6 +34,7 @@ class ReadsOfOthers:
 
 @pytest.fixture(autouse=True)
 def _no_agent_is_left(spark_sessions: Sessions) -> Iterator[None]:
+    wait_for_no_agents()  # of tests before, which may take some seconds to deregister their consumers
     yield
     spark_sessions.stop_queries()
     wait_for_no_agents()
