@@ -37,6 +37,7 @@ from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.query_server_address import pace_settings
+from sluice.spark.time_zones import in_known_time_zones
 from sluice.spark.workers import driver_host, freeze_loaded_objects
 from sluice.spark_settings import find_spark_settings
 
@@ -125,7 +126,12 @@ class _SinkWriter:
         origin = _origin(setup, self._write_id)
         write_id = None if self.is_streaming else self._write_id
         result = write_rows(
-            setup, self._schema, origin, iterator, write_id=write_id, transport=_pickled_and_back
+            setup,
+            self._schema,
+            origin,
+            in_known_time_zones(iterator),
+            write_id=write_id,
+            transport=_pickled_and_back,
         )
         freeze_loaded_objects()
         return CommitMessage(result, not isinstance(setup, CommittingSinkSetup) and _is_speculative())
