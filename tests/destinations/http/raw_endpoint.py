@@ -16,6 +16,10 @@ class RawEndpoint:
     At `PAUSE` it waits for the next request, or a moment. An answer that ends with `CUT` is followed by the
     end of the connection.
 
+    Args:
+        answers: see above.
+        reads_after: seconds until it begins to read a request.
+
     Attributes:
         url: of the endpoint.
         bodies: of all requests.
@@ -25,8 +29,9 @@ class RawEndpoint:
     CUT = b"\0cut"
     PAUSE = b"\0pause"
 
-    def __init__(self, answers: list[bytes]) -> None:
+    def __init__(self, answers: list[bytes], reads_after: float = 0.0) -> None:
         self._answers = iter(answers)
+        self._reads_after = reads_after
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/rows"
         self.bodies: list[bytes] = []
@@ -45,7 +50,7 @@ class RawEndpoint:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as stream, contextlib.suppress(OSError):
-            while (body := _body_of_a_request(stream)) is not None:
+            while (body := self._next_body(stream)) is not None:
                 self.bodies.append(body)
                 answer = next(self._answers)
                 for number, part in enumerate(answer.removesuffix(self.CUT).split(self.PAUSE)):
@@ -55,10 +60,14 @@ class RawEndpoint:
                 if answer.endswith(self.CUT):
                     return
 
+    def _next_body(self, stream: BinaryIO) -> bytes | None:
+        select.select([], [], [], self._reads_after)
+        return _body_of_a_request(stream)
+
 
 @contextlib.contextmanager
-def raw_endpoint(*answers: bytes) -> Iterator[RawEndpoint]:
-    endpoint = RawEndpoint(list(answers))
+def raw_endpoint(*answers: bytes, reads_after: float = 0.0) -> Iterator[RawEndpoint]:
+    endpoint = RawEndpoint(list(answers), reads_after)
     try:
         yield endpoint
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from fake_endpoint import destination
 from raw_endpoint import RawEndpoint, raw_endpoint
@@ -122,3 +124,36 @@ def test_timeouts_may_be_longer_than_any_clock_counts() -> None:
     with raw_endpoint(ACCEPTED) as endpoint:
         made = destination(url=endpoint.url, connectTimeout=never, readTimeout=never)
         assert not made.submit([b"1"]).failed
+
+
+LARGE = b"x" * 30_000_000
+"""More than the system takes for an endpoint that does not read."""
+
+
+def test_an_endpoint_may_be_slow_in_reading_a_request() -> None:
+    """On a new connection and on a kept one: how soon a connection is made says nothing about it."""
+    with raw_endpoint(ACCEPTED, ACCEPTED, reads_after=0.3) as endpoint:
+        to = HttpTransport(url=endpoint.url, connect_timeout=0.1, read_timeout=10.0)
+        assert [to.send(LARGE, {}).status for _ in range(2)] == [200, 200]
+        assert endpoint.connections == 1
+
+
+def test_an_endpoint_that_does_not_read_a_request_is_waited_for() -> None:
+    """Something takes the connection, so its address is not wrong: the request is sent again."""
+    now = [0.0]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/rows"
+        made = HttpDestination(
+            HttpTransport(url=url, connect_timeout=5.0, read_timeout=0.1),
+            headers={},
+            rules=rules_from_options(read_options("test", HTTP_OPTIONS, {"url": url})),
+            clock=lambda: now[0],
+        )
+        with pytest.raises(
+            ServiceError, match=r"not read the request within 0\.1 s \(readTimeout\)"
+        ) as caught:
+            made.submit([LARGE])
+        now[0] += 60.0
+
+        assert caught.value.code == "SendTimeoutError"
+        assert not made.is_fatal(caught.value)

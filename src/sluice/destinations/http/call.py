@@ -22,6 +22,7 @@ from sluice.destinations.http.statuses import Verdict
 from sluice.destinations.http.transport import (
     Answer,
     HttpTransport,
+    SendTimeoutError,
     TooLargeAnswerError,
     UnreadableAnswerError,
     is_lasting,
@@ -88,7 +89,13 @@ class HttpCall:
         self._contact.started()
         try:
             answer = self._send(body, self._headers)
-        except (http.HTTPError, OSError, TooLargeAnswerError, UnreadableAnswerError) as error:
+        except (
+            http.HTTPError,
+            OSError,
+            SendTimeoutError,
+            TooLargeAnswerError,
+            UnreadableAnswerError,
+        ) as error:
             self.counters.add(unanswered=1)
             if isinstance(error, UnreadableAnswerError):
                 self._contact.answered()

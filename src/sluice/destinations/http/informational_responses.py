@@ -13,6 +13,8 @@ from typing import Final
 import urllib3
 from urllib3 import connection, connectionpool
 
+from sluice.destinations.http.sending import PatientConnection
+
 __all__ = ["is_informational", "read_past_informational_responses"]
 
 # No endpoint needs more. One that goes on for ever must not hold a thread for ever.
@@ -55,11 +57,11 @@ class _Response(http.client.HTTPResponse):
 # Messages of urllib3 begin with the names of these classes: they are those that users know.
 
 
-class HTTPConnection(connection.HTTPConnection):
+class HTTPConnection(PatientConnection):
     response_class = _Response
 
 
-class HTTPSConnection(connection.HTTPSConnection):
+class HTTPSConnection(PatientConnection, connection.HTTPSConnection):
     response_class = _Response
 
 

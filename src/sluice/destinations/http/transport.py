@@ -20,12 +20,14 @@ from sluice.destinations.http.informational_responses import (
     is_informational,
     read_past_informational_responses,
 )
+from sluice.destinations.http.sending import TimedBody
 from sluice.errors import OptionError, redact_urls
 from sluice.options import redact_url
 
 __all__ = [
     "Answer",
     "HttpTransport",
+    "SendTimeoutError",
     "TooLargeAnswerError",
     "UnreadableAnswerError",
     "is_lasting",
@@ -56,6 +58,10 @@ class TooLargeAnswerError(Exception):
     """An answer goes on and on."""
 
 
+class SendTimeoutError(Exception):
+    """Something takes connections, but does not read the request in time."""
+
+
 class UnreadableAnswerError(Exception):
     """Something answers, but not with an answer that can be read.
 
@@ -75,7 +81,8 @@ class HttpTransport:
     Attributes:
         url: where to.
         method: of HTTP.
-        connect_timeout, read_timeout: seconds to wait for a connection, and for data on it.
+        connect_timeout: seconds to wait for a connection.
+        read_timeout: seconds to wait for the endpoint to read a request, and then for data of its answer.
         connections: kept open at most.
         verify: whether the certificate of the endpoint is checked.
         ca_bundle: a file of certificates to trust; None for the system's.
@@ -98,21 +105,12 @@ class HttpTransport:
 
         Raises:
             urllib3.exceptions.HTTPError: there is no answer.
+            SendTimeoutError: the endpoint has not read the request in time.
             TooLargeAnswerError: the answer is too large.
             UnreadableAnswerError: the answer breaks off or is damaged, or only informational responses came.
             OptionError: a file of certificates cannot be used.
         """
-        response = _pools.get(self).urlopen(
-            self.method,
-            self.url,
-            body=body,
-            headers=headers,
-            timeout=urllib3.Timeout(connect=self.connect_timeout, read=self.read_timeout),
-            retries=False,
-            redirect=False,
-            preload_content=False,
-            enforce_content_length=True,  # urllib3 before 2.0 would take a part for the whole
-        )
+        response = self._answer_to(body, headers)
         complete = False
         try:
             if is_informational(response.status):
@@ -130,6 +128,27 @@ class HttpTransport:
         if not complete:
             raise TooLargeAnswerError(f"the answer has more than {self.max_answer} bytes")
         return Answer(response.status, response.reason or "", response.headers, content)
+
+    def _answer_to(self, body: bytes, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
+        try:
+            return _pools.get(self).urlopen(
+                self.method,
+                self.url,
+                body=TimedBody.of(body, self.read_timeout),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=self.connect_timeout, read=self.read_timeout),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                enforce_content_length=True,  # urllib3 before 2.0 would take a part for the whole
+            )
+        except http.ProtocolError as error:
+            # Timeouts of connecting and of reading have classes of their own.
+            if isinstance(error.args[-1], TimeoutError):
+                raise SendTimeoutError(
+                    f"the endpoint has not read the request within {self.read_timeout:g} s (readTimeout)"
+                ) from error
+            raise
 
 
 def _read(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
@@ -174,7 +193,9 @@ def is_lasting(error: Exception) -> bool:
 
 def is_unanswered(error: Exception) -> bool:
     """Whether it is open, after `error`, that anything answers at the endpoint."""
-    return not isinstance(error, http.ReadTimeoutError | TooLargeAnswerError | UnreadableAnswerError)
+    return not isinstance(
+        error, http.ReadTimeoutError | SendTimeoutError | TooLargeAnswerError | UnreadableAnswerError
+    )
 
 
 class _Pools:
