@@ -18,6 +18,7 @@ from sluice.options import read_options
 ACCEPTED = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 CUT_SHORT = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{" + RawEndpoint.CUT
 CUT_IN_CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n5\r\n" + RawEndpoint.CUT
+TWO_LENGTHS = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}" + RawEndpoint.CUT
 NOT_COMPRESSED = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\n{}"
 FAILED = b"HTTP/1.1 500 No\r\ncontent-length: 4\r\n\r\nbusy"
 HINTS = b"HTTP/1.1 103 Early Hints\r\nlink: </x>; rel=preload\r\ncontent-length: 7\r\n\r\n"
@@ -85,7 +86,12 @@ def test_a_request_without_an_answer_behind_an_informational_one_is_sent_again()
 
 @pytest.mark.parametrize(
     ("broken", "code"),
-    [(CUT_SHORT, "ProtocolError"), (CUT_IN_CHUNKS, "ProtocolError"), (NOT_COMPRESSED, "DecodeError")],
+    [
+        (CUT_SHORT, "ProtocolError"),
+        (CUT_IN_CHUNKS, "ProtocolError"),
+        (NOT_COMPRESSED, "DecodeError"),
+        (TWO_LENGTHS, "InvalidHeader"),
+    ],
 )
 def test_an_endpoint_whose_answer_breaks_off_has_answered(broken: bytes, code: str) -> None:
     """Its address is not wrong: it is waited for, also when it does not answer the next time."""

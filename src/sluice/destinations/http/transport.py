@@ -142,6 +142,8 @@ class HttpTransport:
                 preload_content=False,
                 enforce_content_length=True,  # urllib3 before 2.0 would take a part for the whole
             )
+        except http.InvalidHeader as error:  # of the answer: those of the request are checked as options
+            raise UnreadableAnswerError(error) from error
         except http.ProtocolError as error:
             # Timeouts of connecting and of reading have classes of their own.
             if isinstance(error.args[-1], TimeoutError):
@@ -179,7 +181,6 @@ def is_lasting(error: Exception) -> bool:
     if isinstance(
         error,
         http.LocationValueError
-        | http.InvalidHeader
         | http.ProxySchemeUnknown
         # The endpoint may have accepted the rows: each attempt would write them once more.
         | TooLargeAnswerError,
