@@ -14,6 +14,7 @@ __all__ = ["UNNAMED", "ResultPaths", "RowResult"]
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _ACCEPTED_STATUS: Final = 200
+_STATUSES: Final = range(100, 600)
 UNNAMED: Final = "Refused"
 """The code of a row that was refused without one."""
 _MOST_EXACT: Final = 2.0**53  # from here on a float stands for several integers
@@ -100,7 +101,7 @@ class ResultPaths:
         message = error if isinstance(error, str) else msgspec.json.encode(error).decode() if error else ""
         if isinstance(status, bool):
             refused = not status
-        elif isinstance(status, int):
+        elif isinstance(status, int) and status in _STATUSES:
             return RowResult(status, str(status), message)
         elif status is not None:
             raise ValueError(f"a result's '{self.status.text if self.status else ''}' is not a status")
