@@ -458,6 +458,64 @@ def test_a_value_that_fits_a_type_other_than_its_columns(kind: Any, arrow: pa.Da
     assert read(data, given)["x"] == (value if isinstance(value, list) else pytest.approx(float(value)))
 
 
+def logical(name: str) -> dict[str, str]:
+    return {"type": "int" if name == "date" else "long", "logicalType": name}
+
+
+INSTANT, LOCAL = logical("timestamp-micros"), logical("local-timestamp-millis")
+TS, NTZ = t.TimestampType(), t.TimestampNTZType()
+AT = t.StructType([t.StructField("at", TS)])
+TIMED = {"type": "record", "name": "Timed", "fields": [{"name": "at", "type": LOCAL}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "path"),
+    [
+        (INSTANT, NTZ, "x"),
+        (logical("timestamp-millis"), NTZ, "x"),
+        (logical("date"), NTZ, "x"),
+        (LOCAL, TS, "x"),
+        (logical("date"), TS, "x"),
+        (["null", INSTANT], NTZ, "x"),
+        ({"type": "array", "items": ["null", INSTANT]}, t.ArrayType(NTZ), "x"),
+        ({"type": "map", "values": LOCAL}, t.MapType(t.StringType(), TS), "x"),
+        (TIMED, AT, "x.at"),
+        # By its name, where a schema uses a record again.
+        (
+            {
+                "type": "record",
+                "name": "Two",
+                "fields": [{"name": "a", "type": TIMED}, {"name": "b", "type": "Timed"}],
+            },
+            t.StructType(
+                [t.StructField("a", t.StructType([t.StructField("at", NTZ)])), t.StructField("b", AT)]
+            ),
+            "x.b.at",
+        ),
+    ],
+)
+def test_a_time_does_not_become_another_kind_of_time(kind: Any, column: t.DataType, path: str) -> None:
+    """What is written would depend on the time zone of the session, or of the host that a task runs on."""
+    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
+    schema = t.StructType([t.StructField("x", column)])
+    with pytest.raises(
+        OptionError, match=f"column '{path}' is timestamp.*, and .* in it: allowed is .*micros$"
+    ):
+        AvroConverter(schema=given).open(schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"), [(INSTANT, TS), (["null", logical("local-timestamp-micros")], NTZ)]
+)
+def test_a_time_of_the_same_kind_is_taken(kind: Any, column: t.DataType) -> None:
+    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
+    zone = "Asia/Tokyo" if column is TS else None
+    schema, rows = one("x", column, pa.timestamp("us", zone), ROW["local"])
+    (data,) = opened(AvroConverter(schema=given), schema).convert(rows)
+
+    assert read(data, given)["x"].replace(tzinfo=None) == ROW["local"]
+
+
 def test_a_time_that_python_has_no_form_for_is_written() -> None:
     """The year 33,658, beside a number of 32 bits, of which it is checked whether it has become infinity."""
     instant = {"type": "long", "logicalType": "timestamp-micros"}

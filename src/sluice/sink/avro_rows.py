@@ -10,6 +10,7 @@ import difflib
 import io
 import math
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,6 +39,10 @@ _SIMPLE: Final[dict[str, Any]] = {
     "timestamp_ntz": {"type": "long", "logicalType": "local-timestamp-micros"},
 }
 _TEXT: Final = ("char(", "varchar(", "string collate ")
+# The types of a given schema that the library writes a point in time as, and those of them that mean the same
+# as the column. With any other, what is written depends on the time zone of the session or of the host.
+_TIMES: Final = re.compile("date|(local-)?timestamp-.*")
+_SAME_TIMES: Final = {"timestamp": "timestamp-", "timestamp_ntz": "local-timestamp-"}
 
 
 def load_fastavro() -> Any:
@@ -138,6 +143,48 @@ def _as_kind(arrow: pa.DataType, kind: Any) -> Change | None:
     return None
 
 
+def _named_kinds(kind: Any) -> Iterator[tuple[str, Any]]:
+    """The types in a parsed schema that have names, which stand for them further on."""
+    if isinstance(kind, list):
+        inner = kind
+    elif isinstance(kind, dict):
+        if "name" in kind:
+            yield kind["name"], kind
+        fields = [field["type"] for field in kind.get("fields", ())]
+        inner = [*fields, *(kind[key] for key in ("items", "values") if key in kind)]
+    else:
+        return
+    for each in inner:
+        yield from _named_kinds(each)
+
+
+def _time_problems(data_type: Any, kind: Any, named: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Points in time in a column that the schema has as another kind of time, with their paths.
+
+    Args:
+        data_type: of Spark.
+        kind: of the parsed schema; a union has several.
+        named: see `_named_kinds`.
+        path: of the column or field.
+    """
+    if isinstance(kind, list):
+        for each in kind:
+            yield from _time_problems(data_type, each, named, path)
+        return
+    found = named.get(kind, {}) if isinstance(kind, str) else kind
+    wanted = _SAME_TIMES.get(data_type.simpleString())
+    given = str(found.get("logicalType", ""))
+    if wanted and _TIMES.fullmatch(given) and not given.startswith(wanted):
+        yield f"column '{path}' is {data_type.simpleString()}, and {given} in it: allowed is {wanted}micros"
+    inner = {field["name"]: field["type"] for field in found.get("fields", ())}
+    for field in getattr(data_type, "fields", ()):
+        if field.name in inner:
+            yield from _time_problems(field.dataType, inner[field.name], named, f"{path}.{field.name}")
+    for part, key in (("elementType", "items"), ("valueType", "values")):
+        if hasattr(data_type, part) and key in found:
+            yield from _time_problems(getattr(data_type, part), found[key], named, path)
+
+
 def _infinities(value: Any) -> int:
     """How many infinite numbers are in a value."""
     if isinstance(value, dict):
@@ -157,7 +204,8 @@ class AvroRows:
         is_given: whether the schema was not made of the columns, so that their values may not fit its types.
 
     Raises:
-        OptionError: a column is not a field of the schema, or a field without a default is no column.
+        OptionError: a column is not a field of the schema, a field without a default is no column, or a
+            timestamp with a time zone is one without in the schema, or the other way round.
     """
 
     def __init__(self, columns: StructType, schema: Any, prefix: bytes, *, is_given: bool) -> None:
@@ -181,6 +229,13 @@ class AvroRows:
             for name, has_default in fields.items()
             if name not in names and not has_default
         ]
+        if is_given:
+            named, kinds = (
+                dict(_named_kinds(schema)),
+                {each["name"]: each["type"] for each in schema["fields"]},
+            )
+            for field in columns.fields:
+                problems += _time_problems(field.dataType, kinds.get(field.name, ""), named, field.name)
         if problems:
             raise OptionError("the Avro schema does not fit the columns: " + "; ".join(problems))
 
