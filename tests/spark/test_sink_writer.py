@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter, DataSourceStreamWriter
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType, YearMonthIntervalType
 
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError
@@ -207,6 +207,20 @@ def test_all_columns_of_the_source_can_be_given_to_a_stream() -> None:
     columns = " ".join(column.split()[0] for column in SOURCE_SCHEMA.split(","))
     options = {"destination": "kinesis", "streamName": "s", "region": "eu-west-1"}
     AsyncSinkDataSource(CaseInsensitiveDict(options)).streamWriter(string_columns(columns), False)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_column_that_spark_cannot_give_to_python_is_refused(*, streaming: bool) -> None:
+    """Else the task fails with `KeyError: 21`, also where the column is to be ignored."""
+    unreadable = [StructField("age", YearMonthIntervalType()), StructField("m", YearMonthIntervalType(1, 1))]
+    schema = StructType([*SCHEMA.fields, *unreadable])
+    made = source(unknownColumns="ignore")
+    message = (
+        "async-sink: column 'age' is interval year to month; column 'm' is interval month: Spark cannot give "
+        "intervals of months to Python"
+    )
+    with pytest.raises(OptionError, match=message):
+        (made.streamWriter if streaming else made.writer)(schema, overwrite=False)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ __all__ = ["fields_of_row", "json_text", "json_value", "not_finite_text", "pytho
 
 _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
+# What Arrow raises for a value of a type that it has no Python class for.
+_NO_CLASS: Final = (KeyError, NotImplementedError)
+
 _MAX_DEPTH: Final = 100
 # Bits from which on a number becomes its hexadecimal text. Below, it has fewer than 640 digits, which Python
 # writes and reads in decimal, whatever its limit is set to.
@@ -110,21 +113,36 @@ def python_value(scalar: Any) -> Any:
     """The Python value of an Arrow scalar; text in the place of a value that Python cannot hold.
 
     Dates and timestamps beyond the years 1 to 9999 become text in ISO-8601, timestamps in UTC. In strings
-    that are no UTF-8 the wrong bytes become ``\\xff`` and the like.
+    that are no UTF-8 the wrong bytes become ``\\xff`` and the like. Of a type that Arrow has no
+    Python class for, such as Spark's intervals of months, its name is left.
     """
     if not scalar.is_valid:
         return None
-    if isinstance(scalar, pa.StructScalar):
-        return _unique_names((field.name, python_value(scalar[n])) for n, field in enumerate(scalar.type))
-    if isinstance(scalar, pa.MapScalar):
-        return [[python_value(pair[0]), python_value(pair[1])] for pair in scalar.values]
-    if isinstance(scalar, pa.ListScalar):
-        return [python_value(each) for each in scalar.values]
+    if isinstance(scalar, pa.StructScalar | pa.ListScalar):  # a map is a list to Arrow
+        try:
+            return _inner_values(scalar)
+        except _NO_CLASS:
+            return f"<{scalar.type}>"
     try:
         # What Python has for nanoseconds depends on whether pandas is installed.
         return _text(scalar) if getattr(scalar.type, "unit", "") == "ns" else scalar.as_py()
     except Exception:  # noqa: BLE001 - the type of the error depends on the type of the value
         return _text(scalar)
+
+
+def _inner_values(scalar: Any) -> Any:
+    if isinstance(scalar, pa.StructScalar):
+        return _unique_names((field.name, _field(scalar, n)) for n, field in enumerate(scalar.type))
+    if isinstance(scalar, pa.MapScalar):
+        return [[python_value(pair[0]), python_value(pair[1])] for pair in scalar.values]
+    return [python_value(each) for each in scalar.values]
+
+
+def _field(struct: Any, number: int) -> Any:
+    try:
+        return python_value(struct[number])
+    except _NO_CLASS:
+        return f"<{struct.type.field(number).type}>"
 
 
 def _text(scalar: Any) -> str:

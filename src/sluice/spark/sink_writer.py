@@ -49,6 +49,9 @@ __all__ = ["BatchSinkWriter", "CommitMessage", "StreamSinkWriter"]
 
 _log = logging.getLogger(__name__)
 
+_MONTHS: Final = ("interval year", "interval month")
+"""Types that Arrow has no Python class for: PySpark fails with a KeyError before a task sees a row."""
+
 _checked_dead_letters: Final[set[Hashable]] = set()
 """Sinks whose dead letters this process has found to be writable, by their options."""
 
@@ -99,6 +102,7 @@ class _SinkWriter:
         if setup.load_listener is not None:
             setup.load_listener()
         check_columns(setup, schema, _origin(setup, self._write_id))
+        _refuse_unreadable_columns(schema)
         _check_dead_letters(setup, self._write_id)
         self._needs_setup = needs_setup(setup)
         self._bucket_settings = query_bucket_settings(setup)
@@ -170,6 +174,24 @@ class StreamSinkWriter(_SinkWriter, _ARROW_WRITER, datasource.DataSourceStreamWr
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._end("aborted", batchId, messages)
+
+
+def _refuse_unreadable_columns(schema: StructType) -> None:
+    """Refuses columns that no task could read; a destination that is to ignore them would not.
+
+    Raises:
+        OptionError: there are such columns.
+    """
+    found = [
+        f"column '{field.name}' is {field.dataType.simpleString()}"
+        for field in schema.fields
+        if field.dataType.simpleString().startswith(_MONTHS)
+    ]
+    if found:
+        raise OptionError(
+            f"{FORMAT}: {'; '.join(found)}: Spark cannot give intervals of months to Python: leave such "
+            "columns out, or cast them, to string for instance"
+        )
 
 
 def _check_dead_letters(setup: SinkSetup, write_id: str) -> None:
