@@ -97,12 +97,7 @@ def test_an_endpoint_whose_answer_breaks_off_has_answered(broken: bytes, code: s
     """Its address is not wrong: it is waited for, also when it does not answer the next time."""
     now = [0.0]
     with raw_endpoint(broken, RawEndpoint.CUT) as endpoint:
-        made = HttpDestination(
-            HttpTransport(url=endpoint.url, read_timeout=10.0),
-            headers={},
-            rules=rules_from_options(read_options("test", HTTP_OPTIONS, {"url": endpoint.url})),
-            clock=lambda: now[0],
-        )
+        made = destination_with_a_clock(now, HttpTransport(url=endpoint.url, read_timeout=10.0))
         for expected in (code, "ProtocolError"):  # the second is a connection that closes without an answer
             with pytest.raises(ServiceError) as caught:
                 made.submit([b"1"])
@@ -144,17 +139,17 @@ def test_an_endpoint_may_be_slow_in_reading_a_request() -> None:
         assert endpoint.connections == 1
 
 
+def destination_with_a_clock(now: list[float], transport: HttpTransport) -> HttpDestination:
+    values = read_options("test", HTTP_OPTIONS, {"url": transport.url})
+    return HttpDestination(transport, headers={}, rules=rules_from_options(values), clock=lambda: now[0])
+
+
 def test_an_endpoint_that_does_not_read_a_request_is_waited_for() -> None:
     """Something takes the connection, so its address is not wrong: the request is sent again."""
     now = [0.0]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/rows"
-        made = HttpDestination(
-            HttpTransport(url=url, connect_timeout=5.0, read_timeout=0.1),
-            headers={},
-            rules=rules_from_options(read_options("test", HTTP_OPTIONS, {"url": url})),
-            clock=lambda: now[0],
-        )
+        made = destination_with_a_clock(now, HttpTransport(url=url, connect_timeout=5.0, read_timeout=0.1))
         with pytest.raises(
             ServiceError, match=r"not read the request within 0\.1 s \(readTimeout\)"
         ) as caught:
@@ -163,3 +158,19 @@ def test_an_endpoint_that_does_not_read_a_request_is_waited_for() -> None:
 
         assert caught.value.code == "SendTimeoutError"
         assert not made.is_fatal(caught.value)
+
+
+def test_an_endpoint_that_does_not_speak_tls_is_not_there() -> None:
+    """The connection is not made in time, as where nothing listens: the port is probably a wrong one."""
+    now = [0.0]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/rows"
+        made = destination_with_a_clock(now, HttpTransport(url=url, connect_timeout=0.1, read_timeout=10.0))
+        with pytest.raises(
+            ServiceError, match=r"no TLS connection within 0\.1 s \(connectTimeout\)"
+        ) as caught:
+            made.submit([b"1"])
+        now[0] += 5.0
+
+        assert caught.value.code == "ConnectTimeoutError"
+        assert made.is_fatal(caught.value)

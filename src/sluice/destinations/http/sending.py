@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from urllib3 import connection
+from urllib3.exceptions import ConnectTimeoutError
 
 __all__ = ["PatientConnection", "TimedBody"]
 
@@ -35,7 +36,12 @@ class PatientConnection(connection.HTTPConnection):
     _seconds: float | None = None
 
     def connect(self) -> None:
-        super().connect()
+        try:
+            super().connect()
+        except TimeoutError as error:
+            # Of the handshake: urllib3 would call it a timeout of reading, as of an endpoint that is there.
+            text = f"no TLS connection within {self.timeout:g} s (connectTimeout)"
+            raise ConnectTimeoutError(self, text) from error
         if self._seconds is not None and self.sock is not None:
             self.sock.settimeout(self._seconds)
 
