@@ -179,11 +179,14 @@ def test_a_listener_is_told_of_every_commit_and_abort() -> None:
     assert (second.outcome, second.batch_id, second.tasks, second.failed_tasks) == ("aborted", 8, 0, 1)
 
 
-def test_a_listener_that_fails_does_not_fail_the_commit(caplog: pytest.LogCaptureFixture) -> None:
-    """What was written is written; the mistake is logged with its traceback."""
+@pytest.mark.parametrize("kind", [OSError, SystemExit])
+def test_a_listener_that_fails_does_not_fail_the_commit(
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was written is written; the mistake is logged with its traceback. `sys.exit` is one as well."""
 
     def broken(_: SinkProgress) -> None:
-        raise OSError("no room for figures")
+        raise kind("no room for figures")
 
     end_epoch(setup(listener=broken), "committed", [result()], write_id="w", batch_id=7)
 
