@@ -164,6 +164,20 @@ def noncongestive_rows() -> Iterator[Row]:
                 yield Row("noncongestive", name, scenario)
 
 
+def late_rows() -> Iterator[Row]:
+    """It is not told why entries are refused, some fail whatever the pace is, and answers are late."""
+    for tasks in (1, 4, 16):
+        for latency in (0.5, 1.0, 2.0):
+            base = Scenario(told=False, latency=latency, tasks=tasks)
+            for p in (0.1, 0.5):
+                name = f"entries p={p} latency={latency:g}s tasks={tasks}"
+                yield Row("untold, late", name, replace(base, failing_entries=p))
+            name = f"requests p=0.1 latency={latency:g}s tasks={tasks}"
+            yield Row("untold, late", name, replace(base, failing_requests=0.1))
+            if latency < 2.0:  # the table has the others
+                yield Row("untold, late", f"p=0 latency={latency:g}s tasks={tasks}", base)
+
+
 def in_flight_rows() -> Iterator[Row]:
     """Not 50 requests of up to 500 entries: more, where they are needed most; and few, which tell least."""
     for in_flight in (100, 200, 400):
@@ -351,7 +365,7 @@ def main() -> int:
     words = [word for word in arguments.only.split(",") if word]
     chosen = [
         row
-        for row in (*rows(), *noncongestive_rows(), *in_flight_rows(), *compared_rows())
+        for row in (*rows(), *noncongestive_rows(), *late_rows(), *in_flight_rows(), *compared_rows())
         if all(word in f"{row.group} {row.name}" for word in words)
     ]
     table(chosen, arguments.seeds, arguments.jobs, knows=arguments.known)

@@ -580,10 +580,10 @@ def test_where_answers_are_late_refusals_after_none_are_load_until_a_dip_shows_w
 def test_where_answers_are_late_the_pace_is_lowered_until_it_is_known_what_fails(fails: float) -> None:
     """The first requests fail already, or those that came before the limit was met."""
     task = Task(latency=2.0, jitter=0.5).run(0.5, fails).run(3.5, fails, lambda _: 500.0)
-    assert task.pace.stage is Stage.LOWERED
+    assert task.stages[-1] is Stage.LOWERED
     task.run(4.5, fails, lambda _: 500.0)
 
-    assert task.pace.stage is Stage.LIMITED
+    assert task.stages[-2:] == [Stage.LOWERED, Stage.LIMITED]
     assert task.pace._failing.share == pytest.approx(fails, abs=0.05)
     assert task.rate == pytest.approx(500, rel=0.15)
 

@@ -230,10 +230,8 @@ class AvroRows:
             if name not in names and not has_default
         ]
         if is_given:
-            named, kinds = (
-                dict(_named_kinds(schema)),
-                {each["name"]: each["type"] for each in schema["fields"]},
-            )
+            named = dict(_named_kinds(schema))
+            kinds = {each["name"]: each["type"] for each in schema["fields"]}
             for field in columns.fields:
                 problems += _time_problems(field.dataType, kinds.get(field.name, ""), named, field.name)
         if problems:
