@@ -17,7 +17,6 @@ from integration.support.fan_out import (
     agents,
     consumers,
     is_alive,
-    parent_of,
     wait_for_agent,
     wait_for_no_agents,
     wait_until_pushed,
@@ -167,11 +166,6 @@ def the_driver(driver: Driver) -> list[int]:
     return [driver.process.pid]
 
 
-def the_jvm(driver: Driver) -> list[int]:
-    """The driver's own child, which starts Spark's Python processes."""
-    return _those(driver, lambda each: parent_of(each) == driver.process.pid)
-
-
 def _those(driver: Driver, holds: Callable[[int], bool]) -> list[int]:
     """The processes of which `holds` is true; some may end while they are looked at."""
     found = []
@@ -190,7 +184,6 @@ def _those(driver: Driver, holds: Callable[[int], bool]) -> list[int]:
         pytest.param(the_group, signal.SIGHUP, id="group, SIGHUP", marks=pytest.mark.soak(seconds=40)),
         pytest.param(the_group, signal.SIGTERM, id="group, SIGTERM", marks=pytest.mark.soak(seconds=40)),
         pytest.param(the_driver, signal.SIGTERM, id="driver, SIGTERM", marks=pytest.mark.soak(seconds=40)),
-        pytest.param(the_jvm, signal.SIGTERM, id="JVM, SIGTERM", marks=pytest.mark.soak(seconds=40)),
     ],
 )
 def test_a_stop_by_signals_deregisters_the_consumer(
