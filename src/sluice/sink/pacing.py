@@ -134,7 +134,7 @@ _LONGEST_DRAIN: Final = 1.0
 _DEVIATIONS: Final = 2.5
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
 # be waited for too long, and more than these are seen together.
-_EXPECTED: Final = (0.4, 2.0)
+_EXPECTED: Final = (0.4, 1.0)
 # A request that is sent late may make up for this much time (seconds).
 _SLACK: Final = 0.1
 # A request holds the entries of this time (seconds), or more if more than this part of the requests that may

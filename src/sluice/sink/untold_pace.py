@@ -20,6 +20,9 @@ apart. So between dips the pace is constant, and after a dip all tasks decide, a
   two dips of one hold, to that of a whole cycle, as a service with a bucket of tokens saves them up in a dip
   and gives them out after it. The share is known from few dips by then, so the cut is corrected after each of
   the next ones.
+- *Lowered*: the same where answers are late, so that dips are far apart. The pace is lowered at once to what
+  is accepted, and load can't be the reason for what is refused then. Answers to what was sent before show
+  what is let through: see `sluice.sink.lowered_pace`.
 - *Limited*: the pace follows what is refused for load, as slowly as that is uncertain. Where none is clearly
   seen, it grows by small steps, then by larger ones.
 - *Load*: nothing fails. Every refusal is load, and `sluice.sink.pacing` acts on it as if it had been told;
