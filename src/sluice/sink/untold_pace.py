@@ -371,7 +371,8 @@ class UntoldPace:
         """Ends growth if there is load. Returns the pace."""
         now = answer.now
         if self._is_surely_load and (is_much or answer.is_used_up):
-            self.stage, self.floor, self._is_assumed, self._since = Stage.LOAD, rate, True, now
+            self.stage, self._is_assumed, self._since = Stage.LOAD, True, now
+            self.floor = _FLOOR * rate
             return rate
         if not is_much:
             return rate
