@@ -300,6 +300,18 @@ def test_refusals_without_a_reason_where_answers_are_late(
 
 
 @SEEDS
+@pytest.mark.parametrize("latency", [0.1, 0.5])
+@pytest.mark.parametrize("failing", [0.005, 0.02])
+def test_a_few_failures_without_a_reason_are_no_load(failing: float, latency: float, seed: int) -> None:
+    """Two of a hundred passed for as good as none, and were taken for load: the pace sank to a fifth within
+    two minutes, and stayed there.
+    """
+    run = Run(replace(UNTOLD, latency=latency, failing_entries=failing), aimd, seed=seed).until(90)
+
+    assert run.utilisation(60, 90) > 0.8
+
+
+@SEEDS
 @pytest.mark.parametrize("tasks", [1, 4])
 @pytest.mark.parametrize(("before", "after"), [(0.0, 0.5), (0.5, 0.0), (0.0, 0.1)])
 def test_a_share_that_changes_is_followed(before: float, after: float, tasks: int, seed: int) -> None:
@@ -319,6 +331,18 @@ def test_an_outage_without_a_reason_leaves_the_pace_alone(failing: float, tasks:
     run = Run(scenario, aimd, seed=2).until(35)
 
     assert accepted(run, 25, 35) > 0.8 * 1000 * (1 - failing)
+
+
+@SEEDS
+@pytest.mark.parametrize("seconds", [3.0, 30.0])
+@pytest.mark.parametrize("offered", [800.0, 1e9])
+def test_an_outage_where_answers_are_late(offered: float, seconds: float, seed: int) -> None:
+    """What was refused in it was taken for load, and one entry a second was sent for minutes."""
+    steps = {20.0: 1.0, 20.0 + seconds: 0.02}
+    scenario = replace(UNTOLD, latency=0.5, offered=offered, failing_entries=0.02, failing_steps=steps)
+    run = Run(scenario, aimd, seed=seed).until(60 + seconds)
+
+    assert accepted(run, int(35 + seconds), int(60 + seconds)) > 0.75 * min(1000, offered)
 
 
 @SEEDS

@@ -24,7 +24,7 @@ def known(share: float) -> FailingShare:
 
 def lowered(failing: FailingShare | None = None, pace: float = 2000.0) -> LoweredPace:
     """Lowered at second 10."""
-    return LoweredPace(BEFORE, pace, failing or FailingShare(), 10.0)
+    return LoweredPace(BEFORE, pace, failing or FailingShare(), 10.0, least=100.0)
 
 
 def answer(
@@ -104,6 +104,7 @@ def test_few_requests_that_fail_as_a_whole_show_little() -> None:
 
 
 def test_an_outage_shows_nothing() -> None:
+    """Neither at the lowered pace, nor of what was sent before."""
     pace = lowered()
     for n in range(300):
         answer(pace, 10.5 + n / 100, 100)
@@ -113,3 +114,24 @@ def test_an_outage_shows_nothing() -> None:
 
     assert pace.is_over
     assert pace.shown.share == pytest.approx(0.1)
+    assert pace.was_outage
+
+
+def test_an_outage_that_is_over_when_the_pace_is_lowered_was_one() -> None:
+    pace = lowered()
+    for n in range(12):
+        answer(pace, 9.0 + n / 20, 100)
+    for n in range(200):
+        answer(pace, 10.5 + n / 100, 10)
+
+    assert pace.is_over
+    assert pace.was_outage
+    assert pace.pace == 100.0
+
+
+def test_much_load_is_no_outage() -> None:
+    pace = lowered()
+    for n in range(100):
+        answer(pace, 9.0 + n / 100, 100 if n % 11 else 80)
+
+    assert not pace.was_outage

@@ -481,16 +481,22 @@ def test_in_an_outage_one_request_at_a_time_is_tried() -> None:
     assert len(driven.sent()) == 19
 
 
-def test_in_an_outage_a_request_has_one_entry() -> None:
-    """A service that refuses requests as a whole may have room for no more."""
+def test_in_an_outage_every_second_request_has_one_entry() -> None:
+    """A service that refuses requests as a whole may have no room for more; and that one may be refused
+    for good.
+    """
     driven = Driven(max_batch_size=2, max_in_flight_requests=20)
     driven.add(*letters(24))
     for number in range(12):
         driven.fail(number)
 
     assert driven.at(1.0).sent() == [["a"]]
-    driven.answer(12)
-    assert driven.sent()[0] == ["b", "c"]
+    driven.fail(12)
+    assert [len(each) for each in driven.at(2.0).sent()] == [2]
+    driven.fail(13)
+    assert [len(each) for each in driven.at(9.0).sent()] == [1]
+    driven.answer(14)
+    assert len(driven.sent()[0]) == 2
 
 
 def test_requests_that_fail_at_random_are_no_outage() -> None:

@@ -12,7 +12,7 @@ __all__ = ["FailingShare"]
 # `share` is this at most, so that a service that fails nearly everything still leaves something to compare.
 _MOST: Final = 0.8
 # As good as nothing fails if `share` is surely less than this.
-_LEAST: Final = 0.025
+_LEAST: Final = 0.0075
 # `share` is well known at this error, and nothing is sure before so many requests.
 _WELL: Final = 0.01
 _SURE_AFTER: Final = 90

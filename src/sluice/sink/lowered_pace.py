@@ -18,16 +18,19 @@ _MARGIN: Final = 0.9
 # Requests, and entries in them, that are evidence.
 _REQUESTS: Final = 6
 _ENTRIES: Final = 20
-# If the pace falls by more than this, what was sent before still meets too much.
+# So many requests in a row of which nothing is accepted are an outage.
+_OUTAGE: Final = 12
+# If the pace falls by more than this part, what was sent at it before says nothing any more.
 _FALLS: Final = 0.05
-# So does what is sent in this part of the time of an answer. What is sent in so much of it afterwards shows
-# what fails, if that is in no fewer seconds than these, and the error is less than the last number, as a part
-# of what does not fail. If it is not, more is waited for, up to so many times that time.
+# What is sent in this part of the time of an answer may still meet what was sent before the pace fell.
 _MEETS_OTHERS: Final = 0.5
+# What is sent after that shows what fails, once it is as much as is sent in this part of the time of an
+# answer, and in so many seconds.
 _SHOWS: Final = 0.5
 _SHOWS_AT_LEAST: Final = 0.5
-_SHOWS_AT_MOST: Final = 2.0
+# If the error is more than this part of what does not fail, up to so many times that time is waited for more.
 _WELL_ENOUGH: Final = 0.06
+_SHOWS_AT_MOST: Final = 2.0
 
 
 class LoweredPace:
@@ -40,6 +43,7 @@ class LoweredPace:
         pace: the one that is sent at first.
         failing: what is known of failures. It does not change here.
         now: the time.
+        least: the pace does not fall below this one.
 
     Attributes:
         before: see above.
@@ -47,20 +51,28 @@ class LoweredPace:
         refused: the refusals of what was sent before.
         shown: refusals without a reason of what was sent at this pace.
         is_over: enough was shown.
+        was_outage: for a while nothing was accepted, so that what was refused before says nothing of load.
     """
 
-    def __init__(self, before: float, pace: float, failing: FailingShare, now: float) -> None:
+    def __init__(
+        self, before: float, pace: float, failing: FailingShare, now: float, *, least: float
+    ) -> None:
         self.before = before
-        self.pace = pace
+        self.pace = max(least, pace)
         self.refused = DecayingSum()
         self.shown = DecayingSum()
         self.is_over = False
+        self.was_outage = False
+        self._least = least
+        self._in_a_row = 0  # requests of which nothing was accepted
         self._failing = failing
         self._began = self._fell_at = now
         self._let_through = DecayingSum()  # entries, in the seconds that they stand for
 
     def add(self, answer: Answer, latency: float) -> None:
         """A request was answered; `latency` is the time that an answer takes."""
+        self._in_a_row = self._in_a_row + 1 if answer.lost == answer.entries else 0
+        self.was_outage = self.was_outage or self._in_a_row >= _OUTAGE
         if answer.at < self._began:
             self._follow(answer)
             return
@@ -69,8 +81,8 @@ class LoweredPace:
             return
         self.shown.add(answer.untold, answer.entries - answer.throttled, answer.now, math.inf)
         self.is_over = self._is_enough(shown_for, latency)
-        if self.is_over and self.shown.share == 1.0:  # an outage shows nothing
-            self.shown, self.is_over, self._fell_at = DecayingSum(), False, answer.now
+        if self._in_a_row >= _OUTAGE or (self.is_over and self.shown.share == 1.0):  # it shows nothing
+            self.shown, self.is_over, self.was_outage, self._fell_at = DecayingSum(), False, True, answer.now
 
     def cut(self) -> Cut:
         """What a cut to what is let through has to know."""
@@ -83,8 +95,9 @@ class LoweredPace:
         pace = self._let_through.share / (1 - self._failing.share)
         if not self._failing.is_known:
             pace *= _MARGIN
-        if self._let_through.values < _REQUESTS or not pace:
+        if self._let_through.values < _REQUESTS:
             return
+        pace = max(self._least, pace)
         if pace < (1 - _FALLS) * self.pace:
             self._fell_at, self.shown = answer.now, DecayingSum()
         self.pace = pace

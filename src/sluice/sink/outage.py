@@ -35,6 +35,15 @@ class Outage:
         """Whether one request at a time should find out if it is over."""
         return self._pauses > 0
 
+    @property
+    def tries_one_entry(self) -> bool:
+        """Whether the next request should have a single entry, as every second one.
+
+        It may not be an outage at all: a service that refuses requests as a whole may have no room for large
+        ones, as long as others send smaller ones. But a single entry may be one that is always refused.
+        """
+        return self._pauses % 2 == 1
+
     def record_acceptance(self) -> None:
         """An entry was accepted."""
         self._requests_without_acceptance = self._pauses = 0

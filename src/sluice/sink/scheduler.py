@@ -328,9 +328,7 @@ class SinkScheduler(Generic[EntryT]):
     @property
     def _most_entries(self) -> int:
         """Entries of the next request, at most. A strategy of the user's may compute a fraction."""
-        if self._outage.is_on:
-            # It may be none: a service that refuses requests as a whole may have no room for large ones left,
-            # because others take it with smaller ones. Those would be refused for good.
+        if self._outage.tries_one_entry:
             return 1
         allowed = checked_number(self._strategy.max_batch_size, "max_batch_size", self._name)
         return max(1, int(min(self._config.max_batch_size, allowed)))

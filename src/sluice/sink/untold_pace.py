@@ -104,6 +104,8 @@ _QUITE_CLEARLY: Final = 1.5
 # less than the second number by then.
 _AT_ONCE: Final = 0.4
 _KNOWN_AT_ONCE: Final = 0.08
+# Where nothing failed: something does if the share is more than this one.
+_SOMETHING: Final = 0.015
 # Where nothing fails: if refusals lower the pace to this part before the next dip, something may fail by now.
 _SUNK: Final = 0.5
 # After a cut the pace stays for so many seconds, but for what is known better of that cut.
@@ -302,8 +304,10 @@ class UntoldPace:
             self._quiet_requests += 1
             self._quiet += min(_PAUSE, max(0.0, now - before))  # a pause between micro-batches says nothing
             is_over = self._quiet_requests > _QUIET_REQUESTS and self._quiet > _QUIET * self._dips.scale
-            if is_over and self.stage is not Stage.LOAD:
+            if is_over and self.stage not in {Stage.NONE, Stage.LOAD}:
+                clean = self._quiet_requests
                 self._forget()
+                self._quiet_requests = clean
             return
         if self.stage is Stage.NONE:
             self._clean_requests = self._quiet_requests
@@ -435,12 +439,14 @@ class UntoldPace:
 
     def _lower(self, rate: float, answer: Answer, load: float) -> float:
         """Lowers the pace to what is accepted. Returns it."""
-        accepted = answer.pace * (1 - load)
         self._hold(answer.now)
         self.stage = Stage.LOWERED
-        lowered = min(rate, max(_MARGIN * accepted, _DEEPEST * self._start))
-        self._lowered = LoweredPace(rate, lowered, self._failing, answer.now)
-        return lowered
+        accepted, least = answer.pace * (1 - load), min(rate, _DEEPEST * self._start)
+        self._lowered = LoweredPace(
+            rate, min(rate, _MARGIN * accepted), self._failing, answer.now, least=least
+        )
+        self._lowered.add(answer, self._latency)
+        return self._lowered.pace
 
     def _end_lowered(self, lowered: LoweredPace, now: float) -> float:
         """Decides by what was shown at the lowered pace. Returns the pace."""
@@ -448,9 +454,10 @@ class UntoldPace:
         if self._is_first_hold:
             self._failing.learn(lowered.shown, lowered.refused)
         self._begin_anew(now)
-        if lowered.refused.values and self._failing.load(lowered.refused) > _MUCH / 2:
-            self.stage, self._cut = Stage.LIMITED, lowered.cut()
-            return self._let_through_of(self._cut)
+        cut = lowered.cut()
+        if not lowered.was_outage and cut.load(self._failing.measured) > _MUCH / 2:
+            self.stage, self._cut = Stage.LIMITED, cut
+            return self._let_through_of(cut)
         self.stage = Stage.GROWING
         self._after_growth(lowered.before, 0.0, now)
         return lowered.before
@@ -498,7 +505,7 @@ class UntoldPace:
             self._after_growth(rate, self._failing.load(cruise), now)
         elif self.stage is Stage.LIMITED and self._failing.is_nothing:
             self.stage, self._confirmed = Stage.LOAD, rate
-        elif self.stage is Stage.LIMITED or self._failing.share > _AIM:
+        elif self.stage is Stage.LIMITED or self._failing.share > _SOMETHING:
             self.stage = Stage.LIMITED
             rate = self._undone(rate, now)
             if self.stage is Stage.LIMITED:

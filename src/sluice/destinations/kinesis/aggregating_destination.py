@@ -233,7 +233,8 @@ class AggregatingDestination(BaseDestination[Entry]):
         """The shards as they were when the task's first row came.
 
         They stay the same for the whole task, because the ordering key of a row must not change while rows
-        before it wait. `submit` splits what a later reshard has separated.
+        before it wait. `submit` splits what a later reshard has separated. Where none could be listed, the
+        task packs rows by their hash keys to its end.
         """
         if self._first_map is None:
             self._first_map = self._shards.current()

@@ -27,8 +27,9 @@ _MAX_AGE: Final = 30.0
 # The same for a map with a hole. Listings are eventually consistent: for some seconds, one may show that a
 # shard is closed, and not yet the shards that take its records.
 _MAX_AGE_WITH_HOLE: Final = 1.0
-# How long nothing is known of the shards when they could not be listed again (seconds).
-_UNLISTED_FOR: Final = 10.0
+# How long nothing is known of the shards when they could not be listed again (seconds). All that is written
+# waits for each attempt, for some seconds if the service does not answer.
+_UNLISTED_FOR: Final = 30.0
 
 _HASH_KEYS: Final = 2**128
 
@@ -156,15 +157,15 @@ class ShardMapCache:
     def _refresh(self) -> ShardMap:
         now = self._clock()
         try:
-            fresh = ShardMap(self._list_shards() if self._map is None else self._list_again())
-            max_age = _MAX_AGE_WITH_HOLE if fresh.has_hole else _MAX_AGE
+            listed = ShardMap(self._list_shards() if self._map is None else self._list_again())
         except ServiceError as error:
             if self._map is None or not error.retryable:
                 raise
             _log.warning("aggregates hold rows of one key only until shards can be listed: %s", error)
-            fresh, now, max_age = ShardMap(()), self._clock(), _UNLISTED_FOR
-        self._map, self._expires_at = fresh, now + max_age
-        return fresh
+            self._map, self._expires_at = ShardMap(()), self._clock() + _UNLISTED_FOR
+            return self._map
+        self._map, self._expires_at = listed, now + (_MAX_AGE_WITH_HOLE if listed.has_hole else _MAX_AGE)
+        return listed
 
 
 @lru_cache(maxsize=64)
@@ -182,5 +183,9 @@ def shard_map_cache(connection: ConnectionConfig, stream: str, arn: str | None) 
         calls = Calls(connection, "kinesis", {"ListShards": backoff})
         return lambda: list_shards(calls, stream, address, Shard.of)
 
-    brief = replace(connection, read_timeout=min(connection.read_timeout, _BRIEF_WAIT))
+    brief = replace(
+        connection,
+        connect_timeout=min(connection.connect_timeout, _BRIEF_WAIT),
+        read_timeout=min(connection.read_timeout, _BRIEF_WAIT),
+    )
     return ShardMapCache(lister(connection, _BACKOFF), lister(brief, _BRIEF_BACKOFF))
