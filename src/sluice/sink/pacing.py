@@ -133,8 +133,10 @@ _LONGEST_DRAIN: Final = 1.0
 # deviations of the time of an answer.
 _DEVIATIONS: Final = 2.5
 # How many refused requests are expected a second, at least and at most, whatever is known: fewer would
-# be waited for too long, and more than these are seen together.
-_EXPECTED: Final = (0.4, 1.0)
+# be waited for too long, and more than these are seen together. So are those within twice the time of an
+# answer, but for the last number of them: of late answers, silence is often chance.
+_EXPECTED: Final = (0.4, 2.0)
+_TOGETHER: Final = (0.5, 1.0)
 # A request that is sent late may make up for this much time (seconds).
 _SLACK: Final = 0.1
 # A request holds the entries of this time (seconds), or more if more than this part of the requests that may
@@ -511,8 +513,12 @@ class PacingRate:
             self._expect_anew()
             return True
         if at > self._refused_at:
-            least, most = (each * count / answer.pace for each in _EXPECTED)
-            self._missed += min(max(expected, min(least, _MOST_SHARE * reached)), most)
+            duration = count / answer.pace
+            least, most = _EXPECTED
+            together, fewest = _TOGETHER
+            most = max(fewest, together / max(self._expected_latency, together / most))
+            least = min(least * duration, _MOST_SHARE * reached)
+            self._missed += min(max(expected, least), most * duration)
         return False
 
     def _expect_anew(self) -> None:
