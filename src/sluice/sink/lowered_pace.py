@@ -72,7 +72,8 @@ class LoweredPace:
     def add(self, answer: Answer, latency: float) -> None:
         """A request was answered; `latency` is the time that an answer takes."""
         self._in_a_row = self._in_a_row + 1 if answer.lost == answer.entries else 0
-        self.was_outage = self.was_outage or self._in_a_row >= _OUTAGE
+        if self._in_a_row >= _OUTAGE:
+            self.was_outage = True
         if answer.at < self._began:
             self._follow(answer)
             return
@@ -81,8 +82,9 @@ class LoweredPace:
             return
         self.shown.add(answer.untold, answer.entries - answer.throttled, answer.now, math.inf)
         self.is_over = self._is_enough(shown_for, latency)
-        if self._in_a_row >= _OUTAGE or (self.is_over and self.shown.share == 1.0):  # it shows nothing
-            self.shown, self.is_over, self.was_outage, self._fell_at = DecayingSum(), False, True, answer.now
+        if self._in_a_row >= _OUTAGE or (self.is_over and self.shown.share == 1.0):
+            self.was_outage, self.is_over = True, False
+            self.shown, self._fell_at = DecayingSum(), answer.now  # it shows nothing
 
     def cut(self) -> Cut:
         """What a cut to what is let through has to know."""
