@@ -19,7 +19,7 @@ MATRIX = 4.0 4.1 4.2 newest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo example test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
-.PHONY: test-env dev-env test-cluster
+.PHONY: test-env dev-env test-cluster verify-aws
 .PHONY: $(MATRIX:%=test-%)
 
 help: ## show this
@@ -66,6 +66,9 @@ docs: dev-env ## write the tables of options from their declarations, and build 
 
 test-cluster: test-env ## run on hosts that lose power and network, and ship to them (20 minutes; Linux and root); SCENES=power_off only that
 	@$(BIN)/python -m pytest -n 0 -s -m cluster $(if $(SCENES),-k "$(SCENES)") integration/test_cluster.py integration/test_shipping.py
+
+verify-aws: test-env ## check sources and destinations on your AWS account (cents; asks first); ARGS="--region eu-west-1"
+	@$(BIN)/python -m integration.verify_aws $(ARGS)
 
 test-matrix: $(MATRIX:%=test-%) ## fast tests, and runs with Spark, on PySpark 4.0, 4.1, 4.2 and the newest
 

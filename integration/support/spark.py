@@ -58,17 +58,25 @@ _FOREIGN = (
 )
 
 
-def prepare_environment() -> None:
-    """Sets the environment variables that Spark, its workers and boto3 go by; before the JVM starts."""
+def prepare_environment(*, emulated: bool = True) -> None:
+    """Sets the environment variables that Spark, its workers and boto3 read; before the JVM starts.
+
+    Args:
+        emulated: AWS is an emulator; otherwise the user's own AWS settings stay.
+    """
     for name in _FOREIGN:
-        os.environ.pop(name, None)
+        if emulated or not name.startswith("AWS_"):
+            os.environ.pop(name, None)
+    if emulated:
+        os.environ.update(
+            AWS_ACCESS_KEY_ID="test",
+            AWS_SECRET_ACCESS_KEY="test",  # noqa: S106 - emulators take anything
+            AWS_DEFAULT_REGION="us-east-1",
+            AWS_CONFIG_FILE=os.devnull,
+            AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+            AWS_EC2_METADATA_DISABLED="true",
+        )
     os.environ.update(
-        AWS_ACCESS_KEY_ID="test",
-        AWS_SECRET_ACCESS_KEY="test",  # noqa: S106 - emulators take anything
-        AWS_DEFAULT_REGION="us-east-1",
-        AWS_CONFIG_FILE=os.devnull,
-        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
-        AWS_EC2_METADATA_DISABLED="true",
         JAVA_HOME=str(java_home(newest=None if SPARK_VERSION >= (4, 2) else _NEWEST_JAVA_BEFORE_4_2)),
         NO_PROXY="127.0.0.1,localhost",
         no_proxy="127.0.0.1,localhost",
@@ -202,9 +210,11 @@ def stop_queries(session: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def spark_session(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def spark_session(
+    directory: Path, settings: Mapping[str, str] | None = None, *, emulated: bool = True
+) -> Iterator[SparkSession]:
     """One session, and its JVM, for the length of the ``with`` block."""
-    prepare_environment()
+    prepare_environment(emulated=emulated)
     sessions = Sessions(directory)
     try:
         yield sessions.get(settings)
