@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import pytest
 from memory_log import MemoryLog
@@ -31,7 +31,7 @@ class ListedLog(MemoryLog):
         self.answering = threading.Event()
         self.answering.set()
         self.asked = threading.Semaphore(0)
-        self.error: ServiceError | None = None
+        self.error: Exception | None = None
 
     def list_splits(self, stream: str) -> Sequence[Split]:
         self.asked.release()
@@ -122,13 +122,12 @@ def test_planning_waits_once_for_a_silent_service(log: ListedLog, monkeypatch: p
     waits: list[float] = []
     discovery = new_discovery(log, longest_wait=0.001)
     discovery.current()
-    result = Future.result
 
-    def waited(future: Future[object], timeout: float | None = None) -> object:
-        waits.append(timeout or 0.0)
-        return result(future, timeout)
+    def waited(futures: Sequence[Future[object]], timeout: float) -> object:
+        waits.append(timeout)
+        return wait(futures, timeout)
 
-    monkeypatch.setattr(Future, "result", waited)
+    monkeypatch.setattr("sluice.source.discovery.wait_for", waited)
     log.answering.clear()
     log.pass_time(INTERVAL)
     for _ in range(5):
@@ -174,6 +173,36 @@ def test_an_error_that_will_not_pass_is_raised(log: ListedLog, make: Callable[[]
     log.pass_time(INTERVAL)
     with pytest.raises(ServiceError, match="ListShards of s failed"):
         discovery.current()
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no leader in 5 s"), TimeoutError()])
+def test_a_log_that_runs_out_of_time_is_asked_again(
+    log: ListedLog, error: TimeoutError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its TimeoutError is an answer: it does not mean that an answer may still come."""
+    discovery = new_discovery(log)
+    first = discovery.current()
+    log.error = error
+    log.pass_time(INTERVAL)
+    assert discovery.current() is first
+    assert (str(error) or "TimeoutError") in caplog.text
+    log.error = None
+    log.split(first.listed[0].id)
+    log.pass_time(INTERVAL)
+    assert len(discovery.current().listed) == 3
+
+
+def test_any_other_error_is_raised_once(log: ListedLog) -> None:
+    """Splits are listed again behind it."""
+    discovery = new_discovery(log)
+    first = discovery.current()
+    log.error = ValueError("of the log")
+    log.pass_time(INTERVAL)
+    with pytest.raises(ValueError, match="of the log"):
+        discovery.current()
+    log.error = None
+    log.pass_time(INTERVAL)
+    assert discovery.current() is not first
 
 
 def test_a_stream_that_is_gone_is_waited_for_where_losses_are_tolerated(log: ListedLog) -> None:

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -152,20 +152,21 @@ class SplitDiscovery:
             self._pending = _in_background(self._ask)
             self._is_stale = False
         wait = self._longest_wait if self._failing_since is None else 0.0
-        try:
-            answers = self._pending.result(wait)
-        except NotYet:
+        # Not by the timeout of `result`: since Python 3.11 a TimeoutError of the log looks the same.
+        if not wait_for((self._pending,), wait).done:
             self._go_on(f"no answer in {wait:g} s")
             return listing
-        except ServiceError as error:
-            self._pending = None
+        try:
+            return self._accept(self._pending.result())
+        except (ServiceError, TimeoutError) as error:
             # The splits of the last listing can be read meanwhile.
-            if not (error.retryable or (error.missing and not self._fail_on_missing)):
+            if isinstance(error, ServiceError) and not self._will_pass(error):
                 raise
-            self._go_on(str(error))
+            self._go_on(str(error) or type(error).__name__)
             self._next_listing = self._clock() + self._interval
             return listing
-        return self._accept(answers)
+        finally:
+            self._pending = None
 
     def mark_stale(self) -> None:
         """Makes `current` list again: a split is gone, or has ended and its children have to be found."""
@@ -175,6 +176,9 @@ class SplitDiscovery:
     def is_gone(self, split: SplitId) -> bool:
         """Whether the service says that there is no such split."""
         return is_gone(self._log, split)
+
+    def _will_pass(self, error: ServiceError) -> bool:
+        return error.retryable or (error.missing and not self._fail_on_missing)
 
     def _ask(self) -> _Answers:
         infos = {stream: self._log.describe(stream) for stream in self._streams}
