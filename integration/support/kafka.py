@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
-import shutil
 import subprocess
 import tempfile
 import time
@@ -15,17 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError
 
-from integration.support.maven import copy_jars
-from integration.support.paths import BUILD, EMULATORS
+from integration.support.jars import JAVA, jars
 from integration.support.servers import LOOPBACK, free_port, leashed
 
 __all__ = ["Topic", "kafka"]
 
+_BROKER = "org.apache.kafka:kafka_2.13:3.9.1"
 _READY_TIMEOUT = 180.0
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 
@@ -66,17 +63,14 @@ class Topic:
 
 @contextlib.contextmanager
 def kafka() -> Iterator[str]:
-    """Gives the address of a broker. A machine without Maven or Java has none, and its test is skipped."""
-    java = shutil.which("java")
-    jars = _jars()
-    if java is None or jars is None:
-        pytest.skip("Kafka's broker comes from Maven Central: it needs mvn and java")
+    """Gives the address of a broker."""
+    library = jars(_BROKER)
     with tempfile.TemporaryDirectory(prefix="sluice-kafka-") as made:
         directory = Path(made)
         port, controller = free_port(), free_port()
         settings = directory / "server.properties"
         settings.write_text(_settings(port, controller, directory / "data"))
-        run = (java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*")
+        run = (JAVA, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{library}/*")
         subprocess.run(
             (*run, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)),
             check=True,
@@ -122,18 +116,3 @@ def _wait_for(servers: str, process: subprocess.Popen[bytes], log: Path) -> None
             consumer.close()
             return
     raise RuntimeError(f"Kafka does not start; its log ends with:\n{log.read_text()[-2000:]}")
-
-
-def _jars() -> Path | None:
-    """The broker and what it needs, brought by Maven if they are not there; None without Maven."""
-    pom = EMULATORS / "kafka" / "pom.xml"
-    jars = BUILD / "maven" / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
-    if not jars.exists():
-        if shutil.which("mvn") is None:
-            return None
-        jars.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=jars.parent, prefix="installing-") as directory:
-            copy_jars(pom, Path(directory, "jars"))
-            with contextlib.suppress(OSError):  # another process was first: its copy is as good
-                Path(directory, "jars").rename(jars)
-    return jars
