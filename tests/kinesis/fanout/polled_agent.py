@@ -22,7 +22,11 @@ from sluice.channels.channel import Address
 from sluice.errors import ServiceError
 from sluice.kinesis.fanout.agent.poller import Poller, PollerSettings, Timing, read_encoded_page
 from sluice.kinesis.fanout.agent.shard_buffer import RangeUnavailable, ShardBuffer
-from sluice.kinesis.fanout.agent.subscription_manager import ManagerSettings, SubscriptionManager
+from sluice.kinesis.fanout.agent.subscription_manager import (
+    EventSource,
+    ManagerSettings,
+    SubscriptionManager,
+)
 from sluice.kinesis.fanout.coverage import exclusive_start
 from sluice.kinesis.fanout.driver.agent_client import AgentClient
 from sluice.kinesis.fanout.driver.near_tip import NearTip
@@ -67,11 +71,11 @@ class ModelPages(ModelLog):
         return replace(page, size=sum(len(record["Data"]) for record in answer["Records"]))
 
 
-class _WaitingError(BaseException):
-    """A thread of the agent would wait for the planner."""
+class WaitingError(BaseException):
+    """A thread of the agent would wait."""
 
 
-class _Space:
+class Space:
     """A buffer in which no wait blocks."""
 
     def __init__(self, buffer: ShardBuffer) -> None:
@@ -86,7 +90,7 @@ class _Space:
 
     def wait_until_drained(self) -> None:
         if self._buffer._events:
-            raise _WaitingError
+            raise WaitingError
 
 
 class SteppedManager(SubscriptionManager):
@@ -102,7 +106,7 @@ class SteppedManager(SubscriptionManager):
             return False
         try:
             return self._receive_event(subscription)
-        except _WaitingError:
+        except WaitingError:
             return False
 
 
@@ -282,16 +286,16 @@ class PolledAgent:
 
     def _new_manager(self) -> SteppedManager:
         return SteppedManager(
-            self._open_poller,
+            self._open_source,
             self._report,
             ManagerSettings(self._buffer_bytes, 1, Server("127.0.0.1", 1, b"start", b"")),
             now=self._log.server_time,
             retention=lambda stream: self._log.describe(stream).retention,
         )
 
-    def _open_poller(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> Poller:
+    def _open_source(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> EventSource:
         timing = Timing(self._log.monotonic, self._log.sleep, lambda: 0.5)
-        return Poller(self._log, split, start, _Space(buffer), self._settings, timing=timing)
+        return Poller(self._log, split, start, Space(buffer), self._settings, timing=timing)
 
     def _report(self, message: FromAgent) -> None:
         if isinstance(message, SubscriptionEnded):

@@ -566,3 +566,32 @@ def test_a_clock_that_is_set_forward_during_the_call_changes_nothing() -> None:
     subscriber.next_event()
 
     assert subscriber.asked_at == 1_000 * 1_000_000
+
+
+def test_an_idle_event_is_dated_by_when_the_wait_for_it_began() -> None:
+    """It was not in the socket by then. A process that stands still may find several: they tell nothing new.
+
+    Neither does an event with records, which has their arrival times, and may have waited for space.
+    """
+    idle = event([])
+    steps: list[Step] = [
+        idle,
+        Passing(5),
+        idle,
+        Passing(5),
+        idle,
+        idle,
+        Passing(5),
+        event([1]),
+        Passing(5),
+        idle,
+    ]
+    service = script(steps)
+    subscriber = service.subscriber()
+    dates = []
+    for _ in range(6):
+        subscriber.next_event()
+        dates.append(subscriber.asked_at // 1_000_000)
+        service.ahead += 3600.0  # the wall clock is set
+
+    assert dates == [1_000, 1_000, 1_005, 1_005, 1_005, 1_015]

@@ -40,6 +40,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+_WAITED: Final = 1.0
+"""Seconds. An event for which a reader has waited so long was not there when the wait began."""
 _SPREAD: Final = 1.0
 """Seconds over which calls are spread after the 5 s between two calls, so that not all come at once."""
 
@@ -124,10 +126,9 @@ class Subscriber:
         space: space for events: none is received without it; None: there is always space. To be set before
             the first event is asked for.
         consumer: ARN of the consumer of the current subscription; without one, that of the last call.
-        asked_at: the service's time at which the current subscription was asked for, or somewhat earlier
-            (microseconds). Its events were made after that, but when is not known: they may have waited in a
-            socket while this process did not read. The service ends a subscription after 5 minutes, so
-            they are not much younger.
+        asked_at: the service has made the last event at this instant of its time or later (microseconds).
+            That is when the subscription was asked for, or when the wait for an event without records began:
+            an event may wait in a socket while this process does not read, but not before it is made.
     """
 
     def __init__(
@@ -175,6 +176,7 @@ class Subscriber:
             current = self._current or self._connect()
             if self._clock() >= self._renew_at:
                 current = self._renew(current)
+            began = self._clock()
             try:
                 payload = self._read(current)
                 head = None if payload is None else decode_head(payload, target=str(self._split))
@@ -185,6 +187,11 @@ class Subscriber:
             if payload is None or head is None:
                 self._handle_end()
                 continue
+            # Records date an event by themselves. They may have waited for space.
+            if not head.numbers and self._clock() - began >= _WAITED:
+                # Not by the wall clock: it may have been set since an answer told how far it is off.
+                self.asked_at += round((began - self._asked_at_monotonic) * 1_000_000)
+                self._asked_at_monotonic = began
             fresh = self._advance(head)
             if fresh is not None:
                 return payload, fresh
