@@ -19,6 +19,7 @@ from botocore import exceptions as sdk
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket
+from sluice.destinations.common.object_settings import ObjectSettings
 from sluice.destinations.s3 import S3Destination
 from sluice.destinations.s3.committed_files import committed_urls
 from sluice.destinations.s3.layout import Layout
@@ -56,8 +57,24 @@ def refusal(code: str, status: int) -> sdk.ClientError:
 
 
 @dataclass
+class FakeUpload:
+    """A multipart upload that is neither completed nor aborted."""
+
+    key: str
+    algorithm: str | None  # of the checksums, if the upload names one
+    parts: dict[int, tuple[bytes, dict[str, str]]] = field(default_factory=dict)
+
+
+OF_ANY_CALL = {"ExpectedBucketOwner", "RequestPayer"}
+OF_NEW_OBJECTS = {"ServerSideEncryption", "SSEKMSKeyId", "BucketKeyEnabled", "ACL", "StorageClass"}
+
+
+@dataclass
 class FakeS3:
-    """The calls of the SDK's client that the destination makes.
+    """The calls of the SDK's client that the destination makes, as strict as S3's API reference.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_CompleteMultipartUpload.html: parts may have checksums
+    of the algorithm that the upload named and of no other, and have to where it is not CRC64NVME.
 
     `fault` is called with the number and the operation of each call. It returns None, or the fault:
 
@@ -69,9 +86,11 @@ class FakeS3:
 
     fault: Callable[[int, str], str | Exception | None] = lambda _number, _operation: None
     objects: dict[str, bytes] = field(default_factory=dict)
-    uploads: dict[str, tuple[str, dict[int, bytes]]] = field(default_factory=dict)
+    uploads: dict[str, FakeUpload] = field(default_factory=dict)
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    conditional: bool = True  # supports If-None-Match
+    conditional: str = "yes"  # what it does with If-None-Match; or ``ignored``, or the code that it answers
+    sdk_checksum: str | None = "CRC32"  # that the SDK adds to a part by itself, from 1.36 on
+    lists_by_prefix: bool = True  # uploads; some stores answer with none
     idempotent: bool = False  # a second completion succeeds, as in S3 for some minutes
     delay: int = 3
     modified: dict[str, datetime] = field(default_factory=dict)  # keys without: the epoch
@@ -79,6 +98,9 @@ class FakeS3:
     _count: int = 0
     _completed: set[str] = field(default_factory=set)
     _late: list[tuple[int, Callable[[], Any]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.client = lambda _connection, _service: self
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         do = getattr(type(self), f"_do_{method}", None)
@@ -97,10 +119,15 @@ class FakeS3:
         if self.dead:
             raise Crash
         assert parameters.pop("Bucket") == "lake"
+        settings = OF_ANY_CALL
+        if method in ("create_multipart_upload", "put_object"):
+            settings = settings | OF_NEW_OBJECTS
         for entry in [entry for entry in self._late if entry[0] <= len(self.calls)]:
             self._late.remove(entry)
             self._arrive(entry[1])
-        self.calls.append((method, parameters))
+        self.calls.append((method, dict(parameters)))
+        for name in settings & set(parameters):
+            del parameters[name]
         fault = self.fault(len(self.calls), method)
         if isinstance(fault, Exception):
             raise fault
@@ -125,26 +152,54 @@ class FakeS3:
 
     # --- uploads --------------------------------------------------------------------------------------
 
-    def _do_create_multipart_upload(self, *, Key: str, ContentType: str) -> Any:
+    def _do_create_multipart_upload(
+        self, *, Key: str, ContentType: str, ChecksumAlgorithm: str | None = None
+    ) -> Any:
         assert ContentType
         self._count += 1
         upload = f"upload-{self._count}"
-        self.uploads[upload] = (Key, {})
+        self.uploads[upload] = FakeUpload(Key, ChecksumAlgorithm)
         return {"UploadId": upload}
 
-    def _do_upload_part(self, *, Key: str, UploadId: str, PartNumber: int, Body: bytes) -> Any:
-        parts = self._upload(Key, UploadId)
-        parts[PartNumber] = Body
-        return {"ETag": f'"{hash(Body)}"', "ChecksumCRC32": "sum", "ChecksumType": "COMPOSITE"}
+    def _do_upload_part(
+        self, *, Key: str, UploadId: str, PartNumber: int, Body: bytes, ChecksumAlgorithm: str | None = None
+    ) -> Any:
+        upload = self._upload(Key, UploadId)
+        if not 1 <= PartNumber <= 10_000:
+            raise refusal("InvalidArgument", 400)
+        sent = ChecksumAlgorithm or self.sdk_checksum
+        if upload.algorithm and sent != upload.algorithm:
+            raise refusal("InvalidRequest", 400)
+        answer = {"ETag": f'"{hash(Body)}"'}
+        if sent:
+            answer |= {f"Checksum{sent}": f"{sent} of {hash(Body)}", "ChecksumType": "COMPOSITE"}
+        upload.parts[PartNumber] = Body, answer
+        return answer
 
     def _do_complete_multipart_upload(self, *, Key: str, UploadId: str, MultipartUpload: Any) -> Any:
         if self.idempotent and UploadId in self._completed:
             return {"ETag": "again"}
-        parts = self._upload(Key, UploadId)
+        upload = self._upload(Key, UploadId)
         named = MultipartUpload["Parts"]
-        assert [part["PartNumber"] for part in named] == sorted(parts)
-        assert all(part["ChecksumCRC32"] == "sum" and "ChecksumType" not in part for part in named)
-        bodies = [parts[part["PartNumber"]] for part in named]
+        if not named:
+            raise refusal("MalformedXML", 400)
+        numbers = [part["PartNumber"] for part in named]
+        if numbers != sorted(set(numbers)):
+            raise refusal("InvalidPartOrder", 400)
+        assert numbers == sorted(upload.parts)  # S3 would leave the others out
+        for part in named:
+            stored = upload.parts.get(part["PartNumber"])
+            if stored is None or stored[1]["ETag"] != part["ETag"]:
+                raise refusal("InvalidPart", 400)
+            checksums = {name: part[name] for name in part if name.startswith("Checksum")}
+            wanted = f"Checksum{upload.algorithm}"
+            if set(checksums) - {wanted} or checksums.get(wanted, stored[1].get(wanted)) != stored[1].get(
+                wanted
+            ):
+                raise refusal("InvalidPart", 400)
+            if upload.algorithm not in (None, "CRC64NVME") and not checksums:
+                raise refusal("InvalidRequest", 400)
+        bodies = [upload.parts[number][0] for number in numbers]
         if any(len(body) < 5 * 1024 * 1024 for body in bodies[:-1]):
             raise refusal("EntityTooSmall", 400)
         self.objects[Key] = b"".join(bodies)
@@ -157,11 +212,16 @@ class FakeS3:
         del self.uploads[UploadId]
         return {}
 
-    def _do_list_multipart_uploads(self, *, Prefix: str, EncodingType: str, **place: str) -> Any:
+    def _do_list_multipart_uploads(self, *, EncodingType: str, **place: str) -> Any:
         assert EncodingType == "url"
-        found = sorted((key, upload) for upload, (key, _) in self.uploads.items() if key.startswith(Prefix))
-        start = (place.get("KeyMarker", ""), place.get("UploadIdMarker", ""))
-        found = [each for each in found if each > start]
+        prefix = place.get("Prefix", "")
+        if prefix and not self.lists_by_prefix:
+            return {"IsTruncated": False}
+        found = sorted((upload.key, name) for name, upload in self.uploads.items())
+        key, upload = place.get("KeyMarker", ""), place.get("UploadIdMarker")
+        # Without an id, uploads of the key itself are not listed.
+        found = [each for each in found if (each > (key, upload) if upload else each[0] > key)]
+        found = [each for each in found if each[0].startswith(prefix)]
         page = found[:PAGE]
         answer: dict[str, Any] = {
             "Uploads": [{"Key": key.replace("%", "%25"), "UploadId": upload} for key, upload in page],
@@ -172,19 +232,30 @@ class FakeS3:
             answer |= {"NextKeyMarker": page[-1][0].replace("%", "%25"), "NextUploadIdMarker": page[-1][1]}
         return answer
 
-    def _upload(self, key: str, upload: str) -> dict[int, bytes]:
-        if upload not in self.uploads or self.uploads[upload][0] != key:
+    def _upload(self, key: str, upload: str) -> FakeUpload:
+        if upload not in self.uploads or self.uploads[upload].key != key:
             raise refusal("NoSuchUpload", 404)
-        return self.uploads[upload][1]
+        return self.uploads[upload]
 
     # --- objects --------------------------------------------------------------------------------------
 
-    def _do_put_object(self, *, Key: str, Body: bytes, ContentType: str, IfNoneMatch: str = "") -> Any:
+    def _do_put_object(
+        self,
+        *,
+        Key: str,
+        Body: bytes,
+        ContentType: str,
+        IfNoneMatch: str = "",
+        ChecksumAlgorithm: str | None = None,
+    ) -> Any:
         assert ContentType == "application/json"
-        if IfNoneMatch and not self.conditional:
-            raise refusal("NotImplemented", 501)
-        if IfNoneMatch and Key in self.objects:
+        assert ChecksumAlgorithm is None or ChecksumAlgorithm.isupper()
+        if IfNoneMatch and self.conditional == "yes" and Key in self.objects:
             raise refusal("PreconditionFailed", 412)
+        if IfNoneMatch and self.conditional.isdigit():
+            raise refusal(self.conditional, int(self.conditional))
+        if IfNoneMatch and self.conditional not in ("yes", "ignored"):
+            raise refusal(self.conditional, 501 if self.conditional == "NotImplemented" else 400)
         self.objects[Key] = Body
         return {"ETag": "stored"}
 
@@ -238,8 +309,22 @@ def destination(
     return S3Destination(Layout(PATH), bucket(s3), made, executor=Inline, pause=pause)
 
 
-def bucket(s3: FakeS3) -> Bucket:
-    return Bucket("lake", CONNECTION, client=lambda _, __: s3, retrier=retrier())
+def bucket(s3: FakeS3, *, is_known: bool = True, unsafe: bool = False, **settings: Any) -> Bucket:
+    """`is_known`: the process has seen that the store has conditional writes, if it has."""
+    made = Bucket(
+        "lake",
+        CONNECTION,
+        ObjectSettings(**settings),
+        allows_unsafe_commits=unsafe,
+        client=s3.client,
+        retrier=retrier(),
+    )
+    if is_known and s3.conditional == "yes":
+        fault, calls, dead, late = s3.fault, s3.calls, s3.dead, s3._late
+        s3.fault, s3.calls, s3.dead, s3._late = (lambda _number, _operation: None), [], False, []
+        made.check_conditional_writes("")
+        s3.fault, s3.calls, s3.dead, s3._late = fault, calls, dead, late
+    return made
 
 
 def committed_keys(s3: FakeS3) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,13 +12,25 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from fake_s3 import PATH, FakeS3, bucket, committed_keys, committed_rows, destination, refusal, retrier
+from botocore.session import Session
+from fake_s3 import (
+    PATH,
+    FakeS3,
+    FakeUpload,
+    bucket,
+    committed_keys,
+    committed_rows,
+    destination,
+    refusal,
+    retrier,
+)
 from pyspark.sql.types import LongType, StructField, StructType
 
 import sluice
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.common.bucket import Bucket
+from sluice.destinations.common.object_settings import ObjectSettings
 from sluice.destinations.s3 import S3Destination
 from sluice.errors import CommitError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin
@@ -350,14 +363,204 @@ def test_a_failed_batch_write_is_never_committed(arrives: str) -> None:
     assert s3.pending == set()
 
 
-def test_a_server_without_conditional_writes() -> None:
-    """The sink checks whether the manifest exists before it puts it."""
-    s3 = FakeS3(conditional=False)
-    made = bucket(s3)
+@pytest.mark.parametrize(
+    ("conditional", "found"),
+    [
+        ("ignored", "it replaced an object"),
+        ("NotImplemented", "it answered NotImplemented"),
+        ("304", "it answered 304"),
+        ("InvalidArgument", "it answered InvalidArgument"),
+    ],
+)
+def test_a_store_without_conditional_writes_is_refused(conditional: str, found: str) -> None:
+    """At the start, and before anything is committed; once, and nothing of the check is left."""
+    s3 = FakeS3(conditional=conditional)
+    epoch = Epoch("q", "r", 0)
 
+    with pytest.raises(OptionError, match=rf"no conditional writes \(If-None-Match: {found}\).*'allowUnsafe"):
+        destination(s3).check()
+    uploads = prepared(s3, epoch, 1)
+    with pytest.raises(CommitError, match="'allowUnsafeCommits' true"):
+        commit(s3, epoch).commit(uploads)
+
+    assert s3.objects == {}
+
+
+def test_a_store_without_conditional_writes_is_taken_if_the_user_says_so() -> None:
+    """The sink then checks whether the manifest exists before it puts it."""
+    s3 = FakeS3(conditional="ignored")
+    made = bucket(s3, unsafe=True)
+
+    made.check_conditional_writes("")
     assert made.put_if_absent("a", b"1")
     assert not made.put_if_absent("a", b"2")
-    assert s3.objects["a"] == b"1"
+    assert s3.objects == {"a": b"1"}
+
+
+def test_conditional_writes_are_checked_once_a_process() -> None:
+    s3 = FakeS3()
+    made = bucket(s3, is_known=False)
+
+    made.check_conditional_writes("events/")
+    assert [call for call, _ in s3.calls] == ["put_object", "put_object", "delete_object"]
+    bucket(s3, is_known=False).check_conditional_writes("events/")
+    assert len(s3.calls) == 3
+    assert s3.objects == {}
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "SlowDown"])
+def test_a_check_that_is_refused_says_nothing_of_conditional_writes(code: str) -> None:
+    """Nor does one without an answer. The commit asks again."""
+    s3 = FakeS3(lambda _number, _operation: refusal(code, 403 if code == "AccessDenied" else 503))
+
+    with pytest.raises(ServiceError, match=code):
+        bucket(s3, is_known=False).check_conditional_writes("events/")
+
+
+@pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "SHA256", "none", None])
+@pytest.mark.parametrize("of_sdk", ["CRC32", None])
+def test_parts_are_completed_with_the_checksums_that_the_upload_named(
+    algorithm: str | None, of_sdk: str | None
+) -> None:
+    """S3 refuses others, such as those that the SDK adds to parts by itself."""
+    s3 = FakeS3(sdk_checksum=None if algorithm == "none" else of_sdk)
+    made = bucket(s3, checksum_algorithm=algorithm)
+
+    upload = made.create_upload("events/x", "any")
+    parts = [
+        made.upload_part("events/x", upload, 1, b"1" * 5 * 2**20),
+        made.upload_part("events/x", upload, 2, b"2"),
+    ]
+    made.complete_upload("events/x", upload, parts)
+
+    assert set(s3.objects) == {"events/x"}
+    named = {
+        parameters.get("ChecksumAlgorithm")
+        for call, parameters in s3.calls
+        if call != "complete_multipart_upload"
+    }
+    assert named == {None if algorithm == "none" else algorithm}
+
+
+MAKE_OBJECTS = ("CreateMultipartUpload", "PutObject")
+
+
+def test_each_call_has_the_settings_that_s3_takes_for_it() -> None:
+    """By the SDK's description of the service, whatever it takes of them."""
+    settings = ObjectSettings(
+        "aws:kms", "key", True, "private", "STANDARD_IA", "SHA256", "1" * 12, "requester"
+    )
+    model = Session().get_service_model("s3")
+    names = {
+        "ServerSideEncryption", "SSEKMSKeyId", "BucketKeyEnabled", "ACL", "StorageClass", "ChecksumAlgorithm",
+        "ExpectedBucketOwner", "RequestPayer",
+    }  # fmt: skip
+    for operation in (
+        "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload",
+        "ListMultipartUploads", "PutObject", "GetObject", "HeadObject", "DeleteObject", "ListObjectsV2",
+    ):  # fmt: skip
+        described: Any = model.operation_model(operation).input_shape
+        taken = names & set(described.members)
+        assert set(settings.parameters(operation, is_data=operation in MAKE_OBJECTS)) == taken, operation
+    assert "StorageClass" not in settings.parameters(
+        "PutObject"
+    )  # a manifest in an archive could not be read
+    assert ObjectSettings().parameters("PutObject") == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"kmsKeyId": "k"}, "'kmsKeyId' needs 'serverSideEncryption' aws:kms or aws:kms:dsse"),
+        ({"kmsKeyId": "k", "serverSideEncryption": "AES256"}, "'kmsKeyId' needs"),
+        ({"bucketKeyEnabled": "true"}, "'bucketKeyEnabled' needs 'serverSideEncryption' aws:kms"),
+        ({"acl": "everybody"}, "'acl' is 'everybody': allowed is one of private"),
+        ({"expectedBucketOwner": "123"}, "'expectedBucketOwner' is '123': allowed is an account id"),
+        ({"requestPayer": "me"}, "'requestPayer' is 'me'"),
+        ({"storageClass": "COLD"}, "'storageClass' is 'COLD'"),
+        ({"checksumAlgorithm": "MD5"}, "'checksumAlgorithm' is 'MD5'"),
+    ],
+)
+def test_settings_of_objects_that_do_not_fit(given: dict[str, str], problem: str) -> None:
+    """Of destination s3 and of dead letters in S3."""
+    with pytest.raises(OptionError, match=re.escape(problem)):
+        read_sink(S3 | given)
+    letters = {"destination": "firehose", "deliveryStream": "x", "deadLetterPath": "s3://letters/x"}
+    with pytest.raises(OptionError, match=re.escape(problem)):
+        read_sink(letters | given)
+
+
+def test_settings_of_objects_are_not_for_letters_in_a_directory() -> None:
+    given = {"destination": "firehose", "deliveryStream": "x", "acl": "private"}
+
+    with pytest.raises(OptionError, match="'acl' is for dead letters in S3: it needs 'deadLetterPath' s3://"):
+        read_sink(given | {"deadLetterPath": "/letters"})
+
+
+@pytest.mark.parametrize(
+    ("code", "option"),
+    [
+        ("InvalidPart", "checksumAlgorithm"),
+        ("InvalidDigest", "checksumAlgorithm"),
+        ("BadDigest", "checksumAlgorithm"),
+        ("NotImplemented", "checksumAlgorithm"),
+        ("KMS.NotFoundException", "kmsKeyId"),
+        ("AccessControlListNotSupported", "acl"),
+        ("InvalidStorageClass", "storageClass"),
+        ("AccessDenied", "serverSideEncryption"),
+    ],
+)
+def test_a_refusal_names_the_option_that_it_may_be_about(code: str, option: str) -> None:
+    s3 = FakeS3(lambda _number, _operation: refusal(code, 400))
+
+    with pytest.raises(ServiceError, match=f"{re.escape(code)}.*'{option}'"):
+        bucket(s3, is_known=False).put("a", b"")
+
+
+def test_leftovers_are_found_where_uploads_are_not_listed_by_prefix() -> None:
+    """The first time. Afterwards a process that finds nothing makes one call, whatever the bucket holds."""
+    s3 = FakeS3(lists_by_prefix=False)
+    s3.uploads["of others"] = FakeUpload("others/x", None)
+    prepared(s3, Epoch("q", "r1", 0), 1)
+    epoch = Epoch("q", "r2", 0)
+    commit(s3, epoch).commit(prepared(s3, epoch, 1))
+    assert set(s3.uploads) == {"of others"}
+
+    s3.calls.clear()
+    epoch = Epoch("q", "r2", 1)
+    commit(s3, epoch).commit(prepared(s3, epoch, 2))
+    assert [call for call, _ in s3.calls].count("list_multipart_uploads") == 1
+
+
+def test_a_listed_manifest_that_cannot_be_read_is_an_error() -> None:
+    """And no fewer rows: a gateway may answer NoSuchKey for what exists. It is asked again."""
+    s3 = FakeS3()
+    epoch = Epoch("q", "r", 0)
+    commit(s3, epoch).commit(prepared(s3, epoch, 1))
+
+    s3.fault = faults(refusal("NoSuchKey", 404), at="get_object")
+    assert ids(s3) == [1]
+    s3.fault = lambda _number, operation: refusal("NoSuchKey", 404) if operation == "get_object" else None
+    with pytest.raises(ServiceError, match="is listed, and GetObject answers NoSuchKey"):
+        committed_keys(s3)
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_no_committed_file_is_removed_because_its_manifest_cannot_be_read(times: int) -> None:
+    """The clean-up of a later batch finds the pending list of this one, whose removal was lost."""
+    s3 = FakeS3()
+    first, second = Epoch("q", "r", 0), Epoch("q", "r", 1)
+    s3.fault = lambda _number, operation: (
+        refusal("AccessDenied", 403) if operation == "list_objects_v2" else None
+    )
+    commit(s3, first).commit(prepared(s3, first, 1))
+    assert s3.pending
+    s3.fault = faults(*[refusal("NoSuchKey", 404)] * times, at="get_object")
+    commit(s3, second).commit(prepared(s3, second, 2))
+    s3.fault = lambda _number, _operation: None
+
+    assert ids(s3) == [1, 2]
+    assert set(committed_keys(s3)) <= s3.data
 
 
 def test_a_conflict_of_conditional_writes_is_tried_again() -> None:

@@ -309,15 +309,15 @@ def test_buffered_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parts_are_large_enough_and_in_order() -> None:
     """All parts but the last have the same size, whatever the sizes of the writes."""
     s3 = FakeS3()
-    made = bucket(s3)
     with ThreadPoolExecutor(4) as pool:
-        stream = PartStream(PartSender(made, pool, 4), "events/x", "any")
+        stream = PartStream(PartSender(bucket(s3), pool, 4), "events/x", "any")
         data = bytes(range(256)) * (MIB // 256)
         for times in (1, 20, 3, 0, 5):
             assert stream.write(data * times) == times * MIB
         stream.finish()
         parts = stream.parts()
-    ((_, sent),) = s3.uploads.values()
+    (made,) = s3.uploads.values()
+    sent = {number: body for number, (body, _) in made.parts.items()}
 
     assert [part["PartNumber"] for part in parts] == [1, 2, 3, 4]
     assert [len(sent[number]) for number in (1, 2, 3, 4)] == [PART_SIZE] * 3 + [5 * MIB]
@@ -337,9 +337,8 @@ def test_parts_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             assert gate.acquire(timeout=120)
 
     s3.fault = hold
-    made = bucket(s3)
     with ThreadPoolExecutor(4) as pool:
-        stream = PartStream(PartSender(made, pool, 4), "events/x", "any")
+        stream = PartStream(PartSender(bucket(s3), pool, 4), "events/x", "any")
         thread = threading.Thread(target=lambda: stream.write(bytes(9000)))
         thread.start()
         for _ in range(4):

@@ -208,6 +208,7 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
             tcp_keepalive=True,
             user_agent=_user_agent(session),
             user_agent_extra=f"sluice/{_version()}",
+            **({} if config.sends_checksums else _without_checksums()),
         ),
         **credentials,
     )
@@ -220,6 +221,12 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
 
     client.meta.events.register("after-call", forget_refused)
     return client
+
+
+def _without_checksums() -> dict[str, str]:
+    """Arguments of `Config`. Before 1.36 the SDK sent no checksums by itself, and did not know these."""
+    known = ("request_checksum_calculation", "response_checksum_validation")
+    return {name: "when_required" for name in known if name in Config.OPTION_DEFAULTS}
 
 
 def _user_agent(session: Session) -> str:

@@ -142,6 +142,7 @@ class ConnectionConfig:
         wire_format: how records are asked for: one of `WIRE_FORMATS`. An option of the source alone.
         keeps_pages: answers to ``GetRecords`` have their body as it came, in a field ``Body``, for a process
             that passes pages on.
+        sends_checksums: whether the SDK adds checksums to requests that do not require one. An option of S3.
     """
 
     region: str | None = None
@@ -158,6 +159,7 @@ class ConnectionConfig:
     read_timeout: float = 60.0
     wire_format: str = "json"
     keeps_pages: bool = False
+    sends_checksums: bool = True
 
     @property
     def has_fixed_credentials(self) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, cast
 
 from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.destinations.common.object_settings import OBJECT_OPTIONS, ObjectSettings
 from sluice.errors import OptionError
 from sluice.option_names import Explained
 from sluice.options import SPARK_KEYS, Option, OptionValues, read_options
@@ -129,6 +130,8 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     found = destination_class(name)
     factory = None if converter is None else converter_factory(converter)
     declared = [*SINK_OPTIONS, *CONNECTION_OPTIONS, *found.OPTIONS, *(factory.options if factory else ())]
+    if not is_committing(found):
+        declared += [each for each in OBJECT_OPTIONS if not any(own.takes(each.key) for own in declared)]
     unknown = [key for key in options if not any(option.takes(key) for option in declared)]
     foreign = (*getattr(found, "FOREIGN_NAMES", ()), *_of_other_destinations(unknown, name))
     values = read_options(FORMAT, declared, options, foreign=foreign)
@@ -194,7 +197,7 @@ def _async_setup(
         strategy_cache_key=frozenset(options.items()),
         query_bucket=query_bucket_from_options(values),
         shares_pace=shares_pace_from_options(values),
-        dead_letters=_dead_letters(values.get(DEAD_LETTER_PATH), connection),
+        dead_letters=_dead_letters(values, connection, found.OPTIONS),
         load_listener=_load_listener(values.get(PROGRESS_LISTENER)),
         ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",
     )
@@ -250,15 +253,22 @@ def _load_listener(name: str | None) -> Callable[[], ProgressListener] | None:
 
 
 def _dead_letters(
-    path: str | None, connection: ConnectionConfig
+    values: OptionValues, connection: ConnectionConfig, own: Sequence[Option[Any]]
 ) -> Callable[[Origin], CheckedDeadLetterQueue] | None:
-    if path is None:
-        return None
-    if not path.startswith("s3://"):
-        return lambda origin: LocalDeadLetterQueue(Path(path), origin)
+    """What makes the queue of a task. `own` are options of the destination, which may have the same names."""
+    path = values.get(DEAD_LETTER_PATH)
+    of_objects = [each for each in OBJECT_OPTIONS if not any(option.takes(each.key) for option in own)]
+    if path is None or not path.startswith("s3://"):
+        for option in of_objects:
+            if values.given(option):
+                values.reject(
+                    option.key, f"is for dead letters in S3: it needs '{DEAD_LETTER_PATH.key}' s3://..."
+                )
+        return None if path is None else lambda origin: LocalDeadLetterQueue(Path(path), origin)
+    settings = ObjectSettings.of(values, of_objects)
 
     def in_s3(origin: Origin) -> CheckedDeadLetterQueue:
-        queue: CheckedDeadLetterQueue = load_object(_S3_DEAD_LETTERS)(path, connection, origin)
+        queue: CheckedDeadLetterQueue = load_object(_S3_DEAD_LETTERS)(path, connection, origin, settings)
         return queue
 
     return in_s3

@@ -9,6 +9,7 @@ from typing import Any, Final
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket, split_s3_path
+from sluice.destinations.common.object_settings import ObjectSettings
 from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Retrier
 from sluice.sink.contracts import Origin
@@ -31,6 +32,7 @@ class S3DeadLetterQueue:
         path: ``s3://bucket/prefix``.
         connection: how to reach S3.
         origin: the task.
+        settings: how objects are stored.
         client: makes the SDK's client; replaced in tests.
         retrier: how throttling and lost connections are waited out.
         object_size: bytes after which an object is put.
@@ -41,6 +43,7 @@ class S3DeadLetterQueue:
         path: str,
         connection: ConnectionConfig,
         origin: Origin,
+        settings: ObjectSettings = ObjectSettings(),  # noqa: B008 - frozen
         *,
         client: Callable[[ConnectionConfig, str], Any] = client_for,
         retrier: Retrier | None = None,
@@ -48,7 +51,7 @@ class S3DeadLetterQueue:
     ) -> None:
         self._path = path
         bucket, self._prefix = split_s3_path(path)
-        self._bucket = Bucket(bucket, connection, client=client, retrier=retrier)
+        self._bucket = Bucket(bucket, connection, settings, client=client, retrier=retrier)
         self._origin = origin
         self._object_size = object_size
         self._lines = bytearray()
@@ -80,7 +83,7 @@ class S3DeadLetterQueue:
             return
         key = self._prefix + dead_letter_file_name(self._origin, self._objects)
         try:
-            self._bucket.put(key, bytes(self._lines), _CONTENT_TYPE)
+            self._bucket.put(key, bytes(self._lines), _CONTENT_TYPE, is_data=True)
         except ServiceError as error:
             error.args = (f"{error} (option 'deadLetterPath')",)
             raise

@@ -244,6 +244,16 @@ class BaseCommittingDestination(ABC, Generic[CommT_co]):
 
     name: str = ""
 
+    def check(self) -> None:
+        """Finds out whether epochs can be committed, by calling the service.
+
+        Called on the driver when a query starts, and before each commit, so it should remember the answer.
+
+        Raises:
+            OptionError: no epoch can be committed; with the reason. The query does not start.
+            ServiceError: the service did not say.
+        """
+
     @abstractmethod
     def create_writer(self, schema: StructType, origin: Origin) -> SinkWriter[CommT_co]:
         """See `CommittingDestination.create_writer`."""

@@ -85,6 +85,7 @@ class EpochCommit:
         committer = global_committer = None
         with contextlib.ExitStack() as stack:
             if committables:
+                self._call(lambda: run(self._destination.check))
                 committer = self._open(stack, create, self._epoch, BaseCommitter)
             if committables or is_end_of_input:
                 global_committer = self._open(stack, create_global, self._epoch, BaseGlobalCommitter)

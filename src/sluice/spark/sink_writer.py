@@ -20,9 +20,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from sluice.channels.channel import Address
 from sluice.destinations.registry import FORMAT, read_sink
-from sluice.errors import OptionError
+from sluice.errors import OptionError, SluiceError
 from sluice.query_server.launch import find_or_start
-from sluice.sink.bases import destination_name
+from sluice.sink.bases import BaseCommittingDestination, destination_name, run, with_defaults
 from sluice.sink.contracts import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
 from sluice.sink.sink_setup import (
@@ -103,6 +103,7 @@ class _SinkWriter:
             setup.load_listener()
         check_columns(setup, schema, _origin(setup, self._write_id))
         _refuse_unreadable_columns(schema)
+        _check_destination(setup)
         _check_dead_letters(setup, self._write_id)
         self._needs_setup = needs_setup(setup)
         self._bucket_settings = query_bucket_settings(setup)
@@ -192,6 +193,21 @@ def _refuse_unreadable_columns(schema: StructType) -> None:
             f"{FORMAT}: {'; '.join(found)}: Spark cannot give intervals of months to Python: leave such "
             "columns out, or cast them, to string for instance"
         )
+
+
+def _check_destination(setup: SinkSetup) -> None:
+    """Asks a two-phase destination whether it can commit. Whoever commits asks again.
+
+    Raises:
+        SluiceError: it cannot.
+    """
+    if isinstance(setup, CommittingSinkSetup):
+        try:
+            run(with_defaults(setup.destination, BaseCommittingDestination).check)
+        except SluiceError as error:
+            if not error.retryable:
+                raise
+            _log.warning("%s: %s", destination_name(setup.destination), error)
 
 
 def _check_dead_letters(setup: SinkSetup, write_id: str) -> None:

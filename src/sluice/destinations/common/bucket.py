@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import re
+import uuid
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_plus
@@ -12,7 +15,8 @@ from botocore import xform_name
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, DamagedAnswerError, translate
-from sluice.errors import ServiceError
+from sluice.destinations.common.object_settings import NO_CHECKSUMS, ObjectSettings, hint_for
+from sluice.errors import OptionError, ServiceError
 from sluice.instants import micros_from_datetime
 from sluice.retry import Backoff, Retrier
 
@@ -31,10 +35,18 @@ CONCURRENT_REQUESTS: Final = 16
 # Error codes. An answer to HEAD has no body, so its code is the HTTP status.
 _NOT_FOUND: Final = frozenset({"NoSuchKey", "NoSuchUpload", "404"})
 _EXISTS: Final = frozenset({"PreconditionFailed", "412"})
-# From servers (and SDKs) that do not know conditional writes.
-_NOT_CONDITIONAL: Final = frozenset({"NotImplemented", "501", "ParamValidationError"})
-# Another write to the same key is under way.
+# Of stores that lack a feature: another attempt will not change that, although 501 is a server's failure.
+_NOT_IMPLEMENTED: Final = frozenset({"NotImplemented", "501"})
+# AWS answers BadDigest to a body that its digest does not fit; other stores have other words.
+_WRONG_DIGEST: Final = re.compile(r".*(digest|checksum|md5).*", re.IGNORECASE)
+# Another write to the same key is in flight.
 _CONFLICT: Final = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+
+
+# What this process has found out: buckets with conditional writes, and prefixes that it has looked for in
+# all uploads of a bucket.
+_conditional: Final[set[tuple[Hashable, ...]]] = set()
+_listed_whole: Final[set[tuple[Hashable, ...]]] = set()
 
 
 def split_s3_path(path: str) -> tuple[str, str]:
@@ -61,22 +73,30 @@ class Bucket:
     Args:
         name: of the bucket.
         connection: how to reach S3.
+        settings: how objects are stored, and who may answer.
+        allows_unsafe_commits: `put_if_absent` works on stores without conditional writes too, where two
+            writers at the same moment may both succeed.
         client: makes the SDK's client; replaced in tests.
         retrier: how throttling and lost connections are waited out.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two are for tests
         self,
         name: str,
         connection: ConnectionConfig,
+        settings: ObjectSettings = ObjectSettings(),  # noqa: B008 - frozen
         *,
+        allows_unsafe_commits: bool = False,
         client: Callable[[ConnectionConfig, str], Any] = client_for,
         retrier: Retrier | None = None,
     ) -> None:
         self._name = name
-        self._connection = connection
+        self._connection = replace(connection, sends_checksums=settings.checksum_algorithm != NO_CHECKSUMS)
+        self._settings = settings
+        self._allows_unsafe_commits = allows_unsafe_commits
         self._make_client = client
         self._retrier = retrier or Retrier()
+        self._identity = (client, self._connection, name)
         self._has_answered = False  # with credentials that S3 took
 
     # --- multipart uploads ----------------------------------------------------------------------------
@@ -84,12 +104,20 @@ class Bucket:
     def create_upload(self, key: str, content_type: str) -> str:
         """Starts an upload; returns its id. If the answer is lost, that upload is an orphan."""
         answer = self._call(
-            "CreateMultipartUpload", key, required="UploadId", Key=key, ContentType=content_type
+            "CreateMultipartUpload",
+            key,
+            required="UploadId",
+            is_data=True,
+            Key=key,
+            ContentType=content_type,
         )
         return str(answer["UploadId"])
 
     def upload_part(self, key: str, upload_id: str, number: int, body: bytes) -> dict[str, Any]:
-        """Returns what `complete_upload` needs: number, ETag and the checksums that the SDK uses."""
+        """Returns what `complete_upload` needs: the number, the ETag, and the checksum that the upload names.
+
+        S3 refuses checksums of an algorithm that the upload did not name. The SDK may send others by itself.
+        """
         answer = self._call(
             "UploadPart",
             key,
@@ -99,10 +127,9 @@ class Bucket:
             PartNumber=number,
             Body=body,
         )
-        checksums = {
-            name: answer[name] for name in answer if name.startswith("Checksum") and name != "ChecksumType"
-        }
-        return {"PartNumber": number, "ETag": answer["ETag"], **checksums}
+        checksum = f"Checksum{self._settings.named_checksum}"
+        named = {checksum: answer[checksum]} if checksum in answer else {}
+        return {"PartNumber": number, "ETag": answer["ETag"], **named}
 
     def complete_upload(self, key: str, upload_id: str, parts: Sequence[Mapping[str, Any]]) -> None:
         """Makes the object. Does nothing if the upload was completed before, and the object exists."""
@@ -129,16 +156,22 @@ class Bucket:
                 raise
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """Key and id of every unfinished upload below `prefix`."""
+        """Key and id of every unfinished upload below `prefix`.
+
+        Some stores list none by prefix. So a process that finds none lists the whole bucket, the first time.
+        """
+        found = list(self._uploads(prefix, Prefix=prefix))
+        place = (*self._identity, prefix)
+        if not found and prefix and place not in _listed_whole:
+            found = [each for each in self._uploads(prefix) if each[0].startswith(prefix)]
+            _listed_whole.add(place)
+        return iter(found)
+
+    def _uploads(self, target: str, **prefix: Any) -> Iterator[tuple[str, str]]:
         page: dict[str, Any] = {}
         while True:
             answer = self._call(
-                "ListMultipartUploads",
-                prefix,
-                required="IsTruncated",
-                Prefix=prefix,
-                EncodingType="url",
-                **page,
+                "ListMultipartUploads", target, required="IsTruncated", EncodingType="url", **prefix, **page
             )
             encoded = answer.get("EncodingType") == "url"
             for each in answer.get("Uploads", ()):
@@ -152,9 +185,26 @@ class Bucket:
 
     # --- objects --------------------------------------------------------------------------------------
 
-    def put(self, key: str, body: bytes, content_type: str = _JSON) -> None:
-        """Puts an object in one request; replaces an existing one."""
-        self._call("PutObject", key, required="ETag", Key=key, Body=body, ContentType=content_type)
+    def put(
+        self,
+        key: str,
+        body: bytes,
+        content_type: str = _JSON,
+        *,
+        is_data: bool = False,
+        backoff: Backoff = _BACKOFF,
+    ) -> None:
+        """Puts an object in one request; replaces an existing one. `is_data`: it holds rows."""
+        self._call(
+            "PutObject",
+            key,
+            required="ETag",
+            is_data=is_data,
+            backoff=backoff,
+            Key=key,
+            Body=body,
+            ContentType=content_type,
+        )
 
     def check_puttable(self, key: str) -> None:
         """Raises ServiceError if `put` may not put this object. Puts none.
@@ -173,7 +223,7 @@ class Bucket:
                 ContentMD5=_DIGEST_OF_NOTHING,
             )
         except ServiceError as error:
-            if error.code != "BadDigest":
+            if _WRONG_DIGEST.fullmatch(error.code) is None:
                 raise
         else:
             self.delete(key)
@@ -181,14 +231,63 @@ class Bucket:
     def put_if_absent(self, key: str, body: bytes) -> bool:
         """Puts an object in one request, unless the key exists; returns whether it did.
 
-        The server checks this, if it knows conditional writes. The existing object may be that of an earlier
-        attempt whose answer was lost.
+        S3 decides this (``If-None-Match``), so one of two writers succeeds. The existing object may be that
+        of an earlier attempt whose answer was lost.
+        https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
         """
+        if self._allows_unsafe_commits:
+            if self.exists(key):
+                return False
+            self.put(key, body)
+            return True
+        return self._put_if_none(key, body, _BACKOFF)
+
+    def check_conditional_writes(self, prefix: str) -> None:
+        """Finds out, once a process, whether S3 keeps the promise of `put_if_absent`.
+
+        Puts an object and deletes it.
+
+        Args:
+            prefix: of the key.
+
+        Raises:
+            OptionError: the store overwrites what exists, or answers something else than S3 does.
+            ServiceError: S3 did not answer, or refused the first write.
+        """
+        if self._allows_unsafe_commits or self._identity in _conditional:
+            return
+        key = f"{prefix}.sluice-check-{uuid.uuid4().hex}"
+        try:
+            found = self._find_unconditional(key)
+        finally:
+            with contextlib.suppress(ServiceError):
+                self.delete(key)
+        if found:
+            raise OptionError(
+                f"s3://{self._name} has no conditional writes (If-None-Match: {found}), so two drivers could "
+                "commit one batch twice. Use a store that has them. If only one driver ever writes to this "
+                "path, 'allowUnsafeCommits' true goes without"
+            )
+        _conditional.add(self._identity)
+
+    def _find_unconditional(self, key: str) -> str:
+        """What a store without conditional writes does with one; empty if it has them."""
+        try:
+            self._put_if_none(key, b"", _CHECK_BACKOFF)
+            return "it replaced an object" if self._put_if_none(key, b"", _CHECK_BACKOFF) else ""
+        except ServiceError as error:
+            if error.retryable:
+                raise
+            self.put(key, b"", backoff=_CHECK_BACKOFF)  # raises where the refusal was about something else
+            return f"it answered {error.code}"
+
+    def _put_if_none(self, key: str, body: bytes, backoff: Backoff) -> bool:
         try:
             self._call(
                 "PutObject",
                 key,
                 required="ETag",
+                backoff=backoff,
                 Key=key,
                 Body=body,
                 ContentType=_JSON,
@@ -197,11 +296,7 @@ class Bucket:
         except ServiceError as error:
             if error.code in _EXISTS:
                 return False
-            if error.code not in _NOT_CONDITIONAL:
-                raise
-            if self.exists(key):
-                return False
-            self.put(key, body)
+            raise
         return True
 
     def get(self, key: str) -> bytes | None:
@@ -215,6 +310,22 @@ class Bucket:
                 return None
             raise
         return bytes(answer)
+
+    def get_listed(self, key: str) -> bytes:
+        """The content of an object that a listing shows. NoSuchKey is retried: gateways answer it in error.
+
+        Raises:
+            ServiceError: S3 has not given it out.
+        """
+
+        def attempt() -> bytes:
+            content = self.get(key)
+            if content is None:
+                message = f"s3://{self._name}/{key} is listed, and GetObject answers NoSuchKey"
+                raise ServiceError(message, operation="GetObject", code="NoSuchKey", retryable=True)
+            return content
+
+        return self._retrier.call(_CHECK_BACKOFF, attempt)
 
     def exists(self, key: str) -> bool:
         try:
@@ -247,7 +358,7 @@ class Bucket:
                 return
             page = {"ContinuationToken": answer["NextContinuationToken"]}
 
-    def _call(
+    def _call(  # noqa: PLR0913 - most have a default
         self,
         operation: str,
         target: str,
@@ -255,6 +366,7 @@ class Bucket:
         required: str | None = None,
         read: Callable[[Any], Any] = lambda answer: answer,
         backoff: Backoff = _BACKOFF,
+        is_data: bool = False,
         **parameters: Any,
     ) -> Any:
         """Calls an operation, with retries.
@@ -266,6 +378,7 @@ class Bucket:
                 without it is damaged, and the call is retried.
             read: makes the result from the answer; retried with the call.
             backoff: how it is retried.
+            is_data: see `ObjectSettings.parameters`.
             parameters: of the call, without the bucket.
         """
         method = xform_name(operation)
@@ -273,7 +386,8 @@ class Bucket:
         def attempt() -> Any:
             client = self._make_client(self._connection, "s3")
             try:
-                answer = getattr(client, method)(Bucket=self._name, **parameters)
+                own = self._settings.parameters(operation, is_data=is_data)
+                answer = getattr(client, method)(Bucket=self._name, **own, **parameters)
                 self._has_answered = True
                 return read(_checked(answer, required))
             except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
@@ -288,14 +402,16 @@ class Bucket:
             target=f"s3://{self._name}/{target}",
             endpoint=endpoint_for(self._connection, "s3"),
         )
-        if translated.code in _NOT_CONDITIONAL:
-            translated.retryable = False  # although status 501 is a failure of the server
+        if translated.code in _NOT_IMPLEMENTED:
+            translated.retryable = False
         elif translated.code in _CONFLICT:
             translated.retryable = True
         elif not self._connection.has_fixed_credentials:
             # The next attempt loads them anew. Keys that S3 knew before were replaced by others.
             is_replaced = translated.code in UNKNOWN_CREDENTIALS and self._has_answered
             translated.retryable |= translated.code in EXPIRED_CREDENTIALS or is_replaced
+        if hint := hint_for(translated.code):
+            translated.args = (f"{translated} ({hint})",)
         return translated
 
 

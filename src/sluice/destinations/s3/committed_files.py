@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sluice.aws.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.destinations.common.bucket import Bucket
+from sluice.destinations.common.object_settings import ACCESS_OPTIONS, ObjectSettings
 from sluice.destinations.s3.destination import PATH
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.manifest import read_manifests
@@ -16,11 +17,13 @@ __all__ = ["list_committed"]
 
 def list_committed(path: str, scheme: str, connection: Mapping[str, str]) -> list[str]:
     """See `sluice.committed_files`."""
-    values = read_options("committed_files", [PATH, *CONNECTION_OPTIONS], {"path": path, **connection})
+    declared = [PATH, *ACCESS_OPTIONS, *CONNECTION_OPTIONS]
+    values = read_options("committed_files", declared, {"path": path, **connection})
     config = connection_from_options(values)
+    access = ObjectSettings.of(values, ACCESS_OPTIONS)
     values.check()
     layout = Layout(values.require(PATH))
-    return committed_urls(Bucket(layout.bucket, config), layout, scheme)
+    return committed_urls(Bucket(layout.bucket, config, access), layout, scheme)
 
 
 def committed_urls(bucket: Bucket, layout: Layout, scheme: str = "s3") -> list[str]:

@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Final
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket
+from sluice.destinations.common.object_settings import OBJECT_OPTIONS, ObjectSettings
 from sluice.destinations.s3.committer import OrphanRemoval, UploadCommitter
 from sluice.destinations.s3.file_formats import FORMATS
 from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.manifest import ManifestCommitter
 from sluice.destinations.s3.upload import PART_SIZE, PartSender, Upload
 from sluice.destinations.s3.writer import FileSettings, S3Writer
-from sluice.options import Kind, Option, OptionValues, choice, integer, matching, size
+from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, integer, matching, size
 from sluice.sink.bases import BaseCommittingDestination
 from sluice.sink.contracts import Epoch, Origin, StructType
 
@@ -78,7 +79,12 @@ MAX_OPEN_FILES = Option(
     _DEFAULTS.max_open_files,
     "Open files of a task, one for each partition. To open another one, it ends the least recently used.",
 )
-
+ALLOW_UNSAFE_COMMITS = Option(
+    "allowUnsafeCommits",
+    BOOLEAN,
+    False,
+    "Write to a store without conditional writes, where two drivers could commit one batch twice.",
+)
 
 _KILL_TIMEOUT: Final = 3.0
 """Seconds until tasks have ended that Spark kills, by default (``spark.python.task.killTimeout`` is 2 s)."""
@@ -102,6 +108,8 @@ class S3Destination(BaseCommittingDestination[Upload]):
         COMPRESSION,
         MAX_FILE_SIZE,
         MAX_OPEN_FILES,
+        *OBJECT_OPTIONS,
+        ALLOW_UNSAFE_COMMITS,
     )
 
     def __init__(
@@ -131,6 +139,7 @@ class S3Destination(BaseCommittingDestination[Upload]):
             values.reject_value(COMPRESSION, f"allowed with {file_format} are {', '.join(compressions)}")
         if values.require(MAX_FILE_SIZE) > _LARGEST_FILE:
             values.reject_value(MAX_FILE_SIZE, f"at most {_LARGEST_FILE}")
+        object_settings = ObjectSettings.of(values)
         if path is None:
             return None
         settings = FileSettings(
@@ -141,7 +150,17 @@ class S3Destination(BaseCommittingDestination[Upload]):
             values.require(MAX_OPEN_FILES),
         )
         layout = Layout(path)
-        return cls(layout, Bucket(layout.bucket, connection), settings)
+        bucket = Bucket(
+            layout.bucket,
+            connection,
+            object_settings,
+            allows_unsafe_commits=values.require(ALLOW_UNSAFE_COMMITS),
+        )
+        return cls(layout, bucket, settings)
+
+    def check(self) -> None:
+        """Raises OptionError if the store has no conditional writes."""
+        self._bucket.check_conditional_writes(self._layout.manifests)
 
     def create_writer(self, schema: StructType, origin: Origin) -> S3Writer:
         """Raises OptionError for columns that cannot be written."""

@@ -69,12 +69,18 @@ def check_types(file_format: str, schema: StructType) -> None:
 # --- Parquet ------------------------------------------------------------------------------------------
 
 
+# Dates and times are of the proleptic Gregorian calendar. Without this Spark's readers go by
+# spark.sql.parquet.datetimeRebaseModeInRead where a value is before 1582, and refuse or shift it
+# (DataSourceUtils.datetimeRebaseSpec). The version is the oldest Spark whose rows come here.
+_CALENDAR: Final = {b"org.apache.spark.version": b"4.0.0"}
+
+
 class ParquetFile:
     """Each `write` makes one row group."""
 
     def __init__(self, stream: IO[bytes], schema: pa.Schema, compression: str) -> None:
-        self._schema = schema
-        self._writer = pq.ParquetWriter(stream, schema, compression=compression)
+        self._schema = schema.with_metadata({**(schema.metadata or {}), **_CALENDAR})
+        self._writer = pq.ParquetWriter(stream, self._schema, compression=compression)
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> None:
         table = pa.Table.from_batches(batches, self._schema)

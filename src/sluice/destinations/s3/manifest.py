@@ -78,8 +78,15 @@ class Manifest:
 
 
 def read_manifest(bucket: Bucket, key: str) -> Manifest | None:
-    """The manifest with this key; None if it does not exist."""
+    """The manifest with this key; None if it does not exist, and no listing shows it.
+
+    Raises:
+        ServiceError: S3 lists it, and has not given it out.
+        CommitError: it is no manifest.
+    """
     text = bucket.get(key)
+    if text is None and key in bucket.keys(key):
+        text = bucket.get_listed(key)
     return None if text is None else Manifest.from_json(text, key)
 
 
@@ -89,11 +96,16 @@ def read_manifests(
     objects: Iterable[StoredObject],
     executor: Callable[[int], Executor] = ThreadPoolExecutor,
 ) -> list[tuple[StoredObject, Manifest]]:
-    """Reads the manifests among `objects`, except those that have been deleted since they were listed."""
+    """Reads the manifests among `objects`, which are of a listing. Nothing of the project deletes manifests.
+
+    Raises:
+        ServiceError: one cannot be read. Its files would be missing from what is committed.
+        CommitError: one is no manifest.
+    """
     stored = [each for each in objects if layout.is_manifest(each.key)]
     with executor(CONCURRENT_REQUESTS) as pool:
-        read = zip(stored, pool.map(lambda each: read_manifest(bucket, each.key), stored), strict=True)
-        return [(each, manifest) for each, manifest in read if manifest is not None]
+        read = pool.map(lambda each: Manifest.from_json(bucket.get_listed(each.key), each.key), stored)
+        return list(zip(stored, read, strict=True))
 
 
 class ManifestCommitter:
