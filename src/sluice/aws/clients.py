@@ -223,7 +223,7 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
     return client
 
 
-def _without_checksums() -> dict[str, str]:
+def _without_checksums() -> dict[str, Any]:
     """Arguments of `Config`. Before 1.36 the SDK sent no checksums by itself, and did not know these."""
     known = ("request_checksum_calculation", "response_checksum_validation")
     return {name: "when_required" for name in known if name in Config.OPTION_DEFAULTS}
