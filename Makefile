@@ -18,8 +18,8 @@ ONE_RUN = integration/test_end_to_end.py integration/test_sql.py integration/tes
 MATRIX = 4.0 4.1 4.2 newest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo example test integration lint types bench soak chaos soak-tests docs test-matrix clean demo-env
-.PHONY: test-env dev-env test-cluster verify-aws
+.PHONY: help demo example test integration lint types bench soak chaos foreign soak-tests docs test-matrix clean demo-env
+.PHONY: test-env foreign-env dev-env test-cluster verify-aws
 .PHONY: $(MATRIX:%=test-%)
 
 help: ## show this
@@ -56,6 +56,9 @@ soak: chaos soak-tests ## chaos, then the tests that `make test` leaves out (12 
 chaos: test-env ## a pipeline through faults, MINUTES=10 of them; SEED= has a history again
 	@$(BIN)/python -m integration.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
+foreign: foreign-env ## kill drivers and servers of others, and look for every row; SERVERS="seaweedfs dynalite" only those
+	@$(BIN)/python -m integration.foreign $(SERVERS)
+
 soak-tests: test-env ## run the tests that are slow, and hardly ever fail; fan-out for ten minutes
 	@$(BIN)/python $(SPARK_TESTS) -m soak integration
 
@@ -87,6 +90,9 @@ demo-env:
 
 test-env:
 	@$(ENVIRONMENT) $(VENV) --extra test
+
+foreign-env:
+	@$(ENVIRONMENT) $(VENV) --extra foreign
 
 dev-env:
 	@$(ENVIRONMENT) $(VENV) --extra dev

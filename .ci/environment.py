@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LEVELS = ("demo", "test", "dev")  # the extras of pyproject.toml, each one holding those before it
+LEVELS = ("demo", "test", "foreign", "dev")  # the extras of pyproject.toml, each one holding those before it
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from integration.support.paths import BUILD, EMULATORS
 
@@ -30,6 +30,7 @@ __all__ = [
     "FaultProxy",
     "Server",
     "aging_ministack",
+    "answers",
     "fault_proxy",
     "free_port",
     "held_port",
@@ -37,13 +38,19 @@ __all__ = [
     "leashed",
     "ministack",
     "moto",
+    "node_package",
     "running",
+    "seaweedfs",
+    "seaweedfs_command",
+    "when_ready",
 ]
+
+T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
 READY_TIMEOUT = 180.0
 PORT_ATTEMPTS = 3  # another process may take a free port before the server does
-OLDEST_NODE = 18
+OLDEST_NODE = 20  # what dynalite asks for
 LEASH = Path(__file__).with_name("leash.py")
 AGING = Path(__file__).with_name("aging.py")
 
@@ -190,12 +197,39 @@ def moto() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
+def seaweedfs() -> Iterator[Server]:
+    """S3 by SeaweedFS, which is no emulator: others keep their data in it."""
+    with running("seaweedfs", seaweedfs_command) as server:
+        yield server
+
+
+def seaweedfs_command(port: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+    """How SeaweedFS is started. Its parts listen on ports of their own, on loopback like the others."""
+    names = ("master.port", "volume.port", "filer.port")
+    ports = [f"-{name}={free_port()}" for name in (*names, *(f"{name}.grpc" for name in (*names, "s3.port")))]
+    weed = Path(sys.executable).with_name("weed")
+    here = (f"-dir={directory}", f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}")
+    small = ("-master.volumeSizeLimitMB=64", "-volume.max=64", "-volume.preStopSeconds=0")
+    return (
+        str(weed),
+        "server",
+        *here,
+        *small,
+        *ports,
+        "-s3",
+        f"-s3.port={port}",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+    ), {}
+
+
+@contextlib.contextmanager
 def kinesis_local(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
     """Kinesis with resharding and 56-digit sequence numbers. It listens on all interfaces, sadly.
 
     `settings` are its environment variables, for example ``{"SPLIT_SHARD_DURATION": "100ms"}``.
     """
-    node, package = _node_package("kinesis-local")
+    node, package = node_package("kinesis-local")
 
     def command(port: int, _directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         return (node, str(package / "main.js")), {
@@ -287,16 +321,26 @@ def leashed(
         process.wait()  # bounded: the leash kills what does not go
 
 
+def when_ready(make: Callable[[], T]) -> T:
+    """What `make` returns, as soon as it fails no more: some servers answer before they are ready."""
+    end = time.monotonic() + READY_TIMEOUT
+    while time.monotonic() < end:
+        with contextlib.suppress(Exception):
+            return make()
+        time.sleep(0.5)
+    return make()
+
+
 def _ready(process: subprocess.Popen[bytes], port: int) -> bool:
     end = time.monotonic() + READY_TIMEOUT
     while process.poll() is None and time.monotonic() < end:
-        if _answers(port) and process.poll() is None:
+        if answers(port) and process.poll() is None:
             return True
         time.sleep(0.05)
     return False
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     """Whether something there speaks HTTP: an open socket alone may belong to a server half started."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=30)
     try:
@@ -309,14 +353,15 @@ def _answers(port: int) -> bool:
     return True
 
 
-def _node_package(name: str) -> tuple[str, Path]:
+def node_package(name: str) -> tuple[str, Path]:
     """Node.js, and the directory of the npm package `name` of our package.json, installed if it is not."""
     node, npm = _node()
     lock = (EMULATORS / "package-lock.json").read_bytes()
-    modules = BUILD / "npm" / hashlib.sha256(lock).hexdigest()[:16]
-    if not modules.exists():
-        modules.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=modules.parent, prefix="installing-") as directory:
+    installed = BUILD / "npm" / hashlib.sha256(lock).hexdigest()[:16]
+    if not installed.exists():
+        installed.parent.mkdir(parents=True, exist_ok=True)
+        directory = tempfile.mkdtemp(dir=installed.parent, prefix="installing-")
+        try:
             for file in ("package.json", "package-lock.json"):
                 shutil.copy(EMULATORS / file, directory)
             path = f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -328,8 +373,10 @@ def _node_package(name: str) -> tuple[str, Path]:
                 stdout=subprocess.DEVNULL,
             )
             with contextlib.suppress(OSError):  # another process was first: its copy is as good
-                Path(directory, "node_modules").rename(modules)
-    return node, modules / name
+                Path(directory).rename(installed)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    return node, installed / "node_modules" / name
 
 
 def _node() -> tuple[str, tuple[str, ...]]:
