@@ -53,8 +53,8 @@ bench: test-env ## measure source and sink; BENCH="source_speed sink_speed" only
 
 soak: chaos soak-tests ## chaos, then the tests that `make test` leaves out (12 and 15 minutes on 2 cores)
 
-chaos: test-env ## a pipeline through faults, MINUTES=10 of them; SEED= has a history again
-	@$(BIN)/python -m integration.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+chaos: $(if $(S3),foreign-env,test-env) ## a pipeline through faults, MINUTES=10 of them; SEED= has a history again; S3=versitygw has the files there
+	@$(BIN)/python -m integration.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(S3),--s3 $(S3))
 
 foreign: foreign-env ## kill drivers and servers of others, and look for every row; SERVERS="seaweedfs dynalite" only those
 	@$(BIN)/python -m integration.foreign $(SERVERS)

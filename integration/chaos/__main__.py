@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from integration.chaos.report import draw_lag, table
-from integration.chaos.run import Settings, run_chaos
+from integration.chaos.run import MINISTACK, Settings, run_chaos
+from integration.foreign.servers import SERVERS
 from integration.support.paths import BUILD
 from integration.support.spark import JVM_OPTIONS, prepare_environment
 
@@ -24,10 +25,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="with faults (default 10)")
     parser.add_argument("--seed", type=int, help="of a history that is to be had again")
     parser.add_argument("--rate", type=float, default=200.0, help="orders a second (default 200)")
+    with_s3 = [MINISTACK, *(each.name for each in SERVERS.values() if "s3" in each.targets)]
+    parser.add_argument("--s3", choices=with_s3, default=MINISTACK, help="the server that has the files")
     parser.add_argument("--output", type=Path, default=BUILD / "chaos", help="takes logs, table and picture")
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
-    settings = Settings(seed, arguments.minutes * 60, arguments.rate, arguments.output)
+    settings = Settings(seed, arguments.minutes * 60, arguments.rate, arguments.output, arguments.s3)
     signal.signal(signal.SIGTERM, _interrupt)
     prepare_environment()
     # The quick compiler alone: a JVM that is not there for long takes half of the CPU.

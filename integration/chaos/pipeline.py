@@ -85,7 +85,10 @@ class PipelinePlan:
 
     @property
     def credentials(self) -> Path:
-        """A file of the SDK with the access key of profile `PROFILE`; it is replaced to rotate the key."""
+        """A file of the SDK with the access keys of profiles `PROFILE`, for Kinesis, and `LAKE`, for S3.
+
+        It is replaced to rotate the first one.
+        """
         return Path(self.directory, "credentials")
 
     def checkpoint(self, query: str) -> Path:
@@ -162,17 +165,18 @@ class _Runner:
             if self._name == COPY
             else {"destination": "s3", "path": self._plan.path, "endpointUrl": self._plan.s3}
         )
+        profile = PROFILE if self._name == COPY else LAKE
         return (
             frame.writeStream.format("async-sink")
-            .options(**target, **self._connection())
+            .options(**target, **self._connection(profile))
             .option("checkpointLocation", str(self._plan.checkpoint(self._name)))
             .queryName(self._name)
             .trigger(processingTime=_TRIGGER)
             .start()
         )
 
-    def _connection(self) -> dict[str, str]:
-        return {"region": REGION, "profile": PROFILE}
+    def _connection(self, profile: str = PROFILE) -> dict[str, str]:
+        return {"region": REGION, "profile": profile}
 
 
 def _causes(query: StreamingQuery) -> str:

@@ -28,12 +28,13 @@ from integration.chaos.producer import Producer
 from integration.chaos.reader_clock import ReaderClock
 from integration.chaos.strikes import Strikes
 from integration.chaos.weather import Weather
+from integration.foreign.servers import SERVERS
 from integration.model import KinesisModel, Laws, RealClock
 from integration.model.server import serving
 from integration.support import servers
 from integration.support.s3 import Lake
 
-__all__ = ["LONGEST_STALL", "Settings", "Verdict", "run_chaos"]
+__all__ = ["LONGEST_STALL", "MINISTACK", "Settings", "Verdict", "run_chaos"]
 
 LONGEST_STALL: Final = 180.0
 """Seconds after the last fault without a batch of a query that has something to do, at most."""
@@ -47,6 +48,7 @@ _SHARDS: Final = 4
 _EMPTY_PAGES: Final = 8
 _OFF: Final = 90.0
 _MARK: Final = "SLUICE_CHAOS"
+MINISTACK: Final = "ministack"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Settings:
     Attributes:
         seconds: with faults.
         rate: orders a second.
+        s3: the server that has the files: `MINISTACK`, or one of `make foreign`.
         output: a directory for logs, the table and the picture.
     """
 
@@ -63,6 +66,7 @@ class Settings:
     seconds: float
     rate: float
     output: Path
+    s3: str = MINISTACK
 
 
 @dataclass
@@ -97,14 +101,14 @@ def run_chaos(settings: Settings, say: Callable[[str], None]) -> Verdict:
     settings.output.joinpath("faults.log").unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(_warded()))
-        server = stack.enter_context(servers.ministack("s3"))
+        server = stack.enter_context(_s3(settings.s3))
         reader_clock = ReaderClock(directory / "clock")
         os.environ.update(reader_clock.environment)  # of what is started from here on
         # All laws. Runs of empty pages are short, because each page of them takes a fifth of a second.
         laws = Laws(empty_pages=_EMPTY_PAGES)
         service_clock = RealClock(offset=random.Random(f"{settings.seed}/clock").uniform(-_OFF, _OFF))
         kinesis = stack.enter_context(serving(laws, service_clock, settings.seed))
-        lake = Lake(server.endpoint)
+        lake = servers.when_ready(lambda: Lake(server.endpoint))
         plan = PipelinePlan(0, str(directory), "local[2]", kinesis.endpoint, lake.endpoint, lake.path, {}, {})
         keys = _Keys(plan.credentials)
         keys.rotate()
@@ -127,6 +131,14 @@ def run_chaos(settings: Settings, say: Callable[[str], None]) -> Verdict:
             return world.judge(read_committed(lake))
         finally:
             _keep_logs(directory, settings.output)
+
+
+def _s3(name: str) -> contextlib.AbstractContextManager[servers.Server]:
+    if name == MINISTACK:
+        return servers.ministack("s3")
+    foreign = SERVERS[name]
+    installed = foreign.install()
+    return servers.running(name, lambda port, directory: (foreign.command(installed, port, directory), {}))
 
 
 @contextlib.contextmanager
@@ -193,7 +205,13 @@ class _Keys:
         """Makes a new one the valid one, and returns the old one."""
         old, self._key = self._key, f"KEY{next(self._numbers)}"
         unfinished = self._file.with_suffix(".new")
-        unfinished.write_text(f"[{PROFILE}]\naws_access_key_id={self._key}\naws_secret_access_key=secret\n")
+        keys = {PROFILE: (self._key, "secret"), LAKE: ("test", "test")}
+        unfinished.write_text(
+            "".join(
+                f"[{profile}]\naws_access_key_id={key}\naws_secret_access_key={secret}\n"
+                for profile, (key, secret) in keys.items()
+            )
+        )
         unfinished.replace(self._file)
         return old
 
