@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from integration.foreign.files import S3
 from integration.foreign.rows import awkward
-from integration.foreign.targets import S3
 from integration.support import servers
 
 ROWS = 400

@@ -17,7 +17,8 @@ from typing import Final
 from integration.foreign.driver import ForeignPlan
 from integration.foreign.rows import PER_BATCH, ROWS
 from integration.foreign.servers import ForeignServer
-from integration.foreign.targets import TARGETS, Target
+from integration.foreign.target import Target
+from integration.foreign.targets import TARGETS
 from integration.support.drivers import Driver, started_drivers
 from integration.support.processes import marked_processes
 from integration.support.servers import LOOPBACK, answers, free_port, leashed, when_ready

@@ -5,141 +5,24 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import boto3
-import pyarrow as pa
 import pyarrow.parquet as pq
-from botocore.config import Config
 from pyspark.sql import DataFrame
 
-from integration.foreign.rows import PARTS, PER_BATCH, ROWS, Row, expected, from_json, part_of
-from integration.support.kinesis import REGION, Streams
-from integration.support.paths import ROOT
-from integration.support.s3 import Lake
+from integration.foreign.files import S3
+from integration.foreign.rows import PER_BATCH, ROWS, Row, expected, from_json
+from integration.foreign.target import Target
+from integration.support.kinesis import Streams
 
 __all__ = ["TARGETS", "Target"]
 
 _AT_ONCE: Final = 10
-
-
-class Target(ABC):
-    """One place to write to.
-
-    Args:
-        endpoint: of the server.
-        directory: for what is kept on this host.
-    """
-
-    source: Mapping[str, str] = {}
-    """Options of the source `kinesis-efo`; empty: Spark makes the rows."""
-    is_once: ClassVar[bool] = True
-    """Whether a row that is written again is there once."""
-
-    def __init__(self, endpoint: str, directory: Path) -> None:
-        self.endpoint = endpoint
-        self.directory = directory
-
-    @staticmethod
-    def shape(frame: DataFrame) -> DataFrame:
-        """The columns that the destination takes."""
-        return frame
-
-    @abstractmethod
-    def prepare(self) -> dict[str, str]:
-        """Makes what is written to, and returns the options of the sink. Is called again if it fails."""
-
-    @abstractmethod
-    def read(self) -> Iterable[Row]:
-        """All rows that are there."""
-
-    def expected(self, number: int) -> Row:
-        """The row with this number, as `read` gives it."""
-        return expected(number)
-
-    def check(self) -> list[str]:
-        """What else is wrong."""
-        return []
-
-    def aws(self, **more: str) -> dict[str, str]:
-        """Options of every AWS service."""
-        return {"endpointUrl": self.endpoint, "region": REGION, **more}
-
-    def client(self, service: Any) -> Any:
-        """The SDK's."""
-        retries: Any = {"total_max_attempts": 5}
-        return boto3.client(service, endpoint_url=self.endpoint, config=Config(retries=retries))
-
-
-class S3(Target):
-    """Parquet, partitioned by awkward values."""
-
-    @staticmethod
-    def shape(frame: DataFrame) -> DataFrame:
-        return frame.select("*", part_of())
-
-    def prepare(self) -> dict[str, str]:
-        self.lake = Lake(self.endpoint)
-        return self.lake.options(partitionBy="part")
-
-    def read(self) -> Iterable[Row]:
-        for key in self.lake.files():
-            part = unquote(key.split("/part=")[1].split("/")[0])
-            for row in pq.read_table(pa.BufferReader(self.lake.get(key))).to_pylist(maps_as_pydicts="strict"):
-                found = row | {"part": None if part == "__HIVE_DEFAULT_PARTITION__" else part}
-                yield {name: value for name, value in found.items() if value is not None}
-
-    def expected(self, number: int) -> Row:
-        # As in Hive and Spark, an empty value is none.
-        part = PARTS[number % len(PARTS)]
-        return expected(number) | ({"part": part} if part else {})
-
-    def check(self) -> list[str]:
-        """Leftovers; DuckDB; `sluice files`."""
-        import duckdb  # noqa: PLC0415 - extra `test` has none
-
-        problems = []
-        try:
-            self.lake.check_nothing_else()
-        except AssertionError as error:
-            problems.append(f"leftovers: {str(error)[:200]}")
-        files = []
-        for number, key in enumerate(self.lake.files()):
-            files.append(self.directory / f"{number}.parquet")
-            files[-1].write_bytes(self.lake.get(key))
-        # DuckDB's decimals have 38 digits, like Spark's; its maps come as dictionaries.
-        names = ("id", "text", "data", "price", "list", "map")
-        relation = duckdb.read_parquet([str(each) for each in files])
-        wrong = 0
-        for values in relation.project(", ".join(names)).fetchall():
-            row = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-            wrong += row != expected(row["id"])
-        if wrong:
-            problems.append(f"DuckDB reads {wrong} other rows")
-        listed = self._files("list")
-        rows = sum(batch["rows"] for batch in listed["batches"])
-        if len(listed["files"]) != len(files) or rows != ROWS or listed["uncommitted"]:
-            problems.append(f"files list: {len(listed['files'])} of {len(files)} files, {rows} rows")
-        later = str(int(time.time()) + 3600)
-        expired = self._files("expire", "--before", later, "--execute")["deletedFiles"]
-        left = [key for key in self.lake.listed() if "/_sluice/" not in key]
-        if expired != len(files) or left:
-            problems.append(f"files expire: {expired} of {len(files)} files deleted, {len(left)} are left")
-        return problems
-
-    def _files(self, *arguments: str) -> Any:
-        where = ("--option", f"endpointUrl={self.endpoint}", "--option", f"region={REGION}")
-        command = (sys.executable, "-m", "sluice", "files", *arguments, self.lake.path, *where, "--json")
-        return json.loads(subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout)
 
 
 class Sqs(Target):
