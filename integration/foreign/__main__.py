@@ -37,7 +37,7 @@ def main() -> int:
     results: list[Result] = []
     try:
         for name in arguments.servers or SERVERS:
-            results += _with_server(SERVERS[name], arguments.output)
+            results += run_with(SERVERS[name], arguments.output)
     except KeyboardInterrupt:
         print("stopped; every process that was started is gone")
         return INTERRUPTED
@@ -49,7 +49,8 @@ def main() -> int:
     return 1 if any(each.problems for each in results) else 0
 
 
-def _with_server(server: ForeignServer, logs: Path) -> list[Result]:
+def run_with(server: ForeignServer, logs: Path) -> list[Result]:
+    """Installs a server, and takes the course with each of its targets."""
     began = time.monotonic()
 
     def say(line: str) -> None:

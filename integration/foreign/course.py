@@ -23,7 +23,7 @@ from integration.support.drivers import Driver, started_drivers
 from integration.support.processes import marked_processes
 from integration.support.servers import LOOPBACK, answers, free_port, leashed, when_ready
 
-__all__ = ["Result", "take_course"]
+__all__ = ["Result", "judge", "take_course"]
 
 _DOWN: Final = 7.0  # seconds that the server is away
 _KILLS: Final = (2, 4)
@@ -81,7 +81,7 @@ def take_course(
                 plan = ForeignPlan(0, made, target, dict(place.source), options, _BATCHES)
                 cut = _run(process, plan, result, say)
                 say("reading back")
-                _judge(place, cut, result)
+                judge(place, cut, result)
                 result.problems += place.check()
         except Exception as error:  # noqa: BLE001 - one server's fault is no other's
             result.problems.append(_reason(error))
@@ -183,7 +183,13 @@ def _reason(error: Exception) -> str:
     return (lines or [f"{type(error).__name__}: {str(error)[-300:]}"])[-1][:300]
 
 
-def _judge(target: Target, cut: set[int], result: Result) -> None:
+def judge(target: Target, cut: set[int], result: Result) -> None:
+    """Compares every row that is there with the one that was written.
+
+    Args:
+        cut: the batches that may have been written twice.
+        result: takes the counts and what is wrong.
+    """
     seen: Counter[int] = Counter()
     for row in target.read():
         result.found += 1
