@@ -356,3 +356,63 @@ def test_memory_does_not_grow_with_the_rows(
     assert many > 3 * few
     assert after < before + 48
     lake.check_nothing_else()
+
+
+def test_new_rows_under_ids_of_an_older_checkpoint_fail_the_query(
+    spark: SparkSession, moto: Server, tmp_path: Path
+) -> None:
+    """The newest files of the checkpoint are deleted, so Spark plans other batches under their ids."""
+    lake = Lake(moto.endpoint)
+    for start in (0, 10, 20):
+        write_stream(spark.range(start, start + 10), lake, tmp_path, files=1)
+    for directory in ("offsets", "commits", "sources/0"):
+        for file in (tmp_path / "checkpoint" / directory).iterdir():
+            if file.name.lstrip(".").startswith("2"):
+                file.unlink()
+
+    with pytest.raises(Exception, match=r"batch 2 of query .* was committed before, with other contents"):
+        write_stream(spark.range(30, 40), lake, tmp_path, files=1)
+
+    assert ids(lake, spark, tmp_path) == list(range(30))
+
+
+def test_a_repeated_version_of_foreach_batch_is_written_once(
+    spark: SparkSession, moto: Server, tmp_path: Path
+) -> None:
+    """The driver fails after the write, and Spark repeats the batch."""
+    lake = Lake(moto.endpoint)
+    spark.range(10).repartition(1).write.json(str(tmp_path / "rows"))
+    failures = ["after the write"]
+
+    def write_batch(batch: DataFrame, number: int) -> None:
+        write(batch, lake, txnAppId="orders to the lake", txnVersion=str(number))
+        if failures:
+            raise RuntimeError(failures.pop())
+
+    stream = spark.readStream.schema("id BIGINT").json(str(tmp_path / "rows"))
+    writer = stream.writeStream.foreachBatch(write_batch).option(
+        "checkpointLocation", str(tmp_path / "check")
+    )
+    with pytest.raises(Exception, match="after the write"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+    assert not failures
+    assert ids(lake, spark, tmp_path) == list(range(10))
+    lake.check_nothing_else()
+
+
+def test_versions_are_not_for_streams(spark: SparkSession, moto: Server, tmp_path: Path) -> None:
+    """Nor for destinations without a committer. The error names the option."""
+    lake = Lake(moto.endpoint)
+    versioned: Any = {"txnAppId": "app", "txnVersion": "1"}
+    with pytest.raises(Exception, match="'txnAppId' and 'txnVersion' are for batch writes"):
+        write_stream(spark.range(1), lake, tmp_path, **versioned)
+    with pytest.raises(Exception, match="'txnAppId' is for destinations that commit"):
+        spark.range(1).selectExpr("'x' AS data").write.format("async-sink").mode("append").options(
+            destination="firehose", deliveryStream="x", **versioned
+        ).save()
+
+
+def ids(lake: Lake, spark: SparkSession, directory: Path) -> list[int]:
+    return sorted(row.id for row in lake.read(spark, directory, "id BIGINT").collect())

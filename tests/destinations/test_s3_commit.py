@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -442,6 +443,59 @@ def test_parts_are_completed_with_the_checksums_that_the_upload_named(
     assert named == {None if algorithm == "none" else algorithm}
 
 
+@pytest.mark.parametrize("again", [Epoch("q", "r2", 0, "b"), Epoch("q", "r2", 0, "c")])
+def test_other_rows_under_a_committed_id_fail_before_anything_is_dropped(again: Epoch) -> None:
+    """As with an older checkpoint. The repetition of a batch has the same contents, in whatever run."""
+    s3 = FakeS3()
+    first = Epoch("q", "r1", 0, "a")
+    commit(s3, first).commit(prepared(s3, first, 1))
+    uploads = prepared(s3, again, 2)
+
+    with pytest.raises(CommitError, match="batch 0 of query q was committed before, with other contents"):
+        commit(s3, again).commit(uploads)
+    assert ids(s3) == [1]
+    assert set(s3.uploads) == {uploads[0].upload_id}
+
+    repeated = replace(again, run="r3", content="a")
+    commit(s3, repeated).commit(prepared(s3, repeated, 1))
+    assert ids(s3) == [1]
+
+
+def test_other_rows_that_another_driver_commits_at_the_same_moment_fail() -> None:
+    """Its manifest comes between the look for one and the put."""
+    s3 = FakeS3()
+    first, second = Epoch("q", "r1", 0, "a"), Epoch("q", "r2", 0, "b")
+    uploads = prepared(s3, second, 2)
+    made = destination(s3).create_global_committer(second)
+    mine = made.combine(uploads)
+    assert made.filter_recovered_committables([mine]) == [mine]
+    commit(s3, first).commit(prepared(s3, first, 1))
+
+    with pytest.raises(CommitError, match="with other contents"):
+        made.commit([mine])
+    assert ids(s3) == [1]
+
+
+def test_manifests_of_earlier_versions_have_no_contents_to_compare() -> None:
+    s3 = FakeS3()
+    old, new = Epoch("q", "r1", 0), Epoch("q", "r2", 0, "b")
+    commit(s3, old).commit(prepared(s3, old, 1))
+    commit(s3, new).commit(prepared(s3, new, 1))
+
+    assert ids(s3) == [1]
+
+
+def test_a_version_that_is_committed_for_an_application_is_not_written_again() -> None:
+    """Whatever its id is spelled with: two ids never share their versions."""
+    s3 = FakeS3()
+    writes = [("an app", 3), ("an app", 3), ("an-app", 3), ("an app", 4), ("an_app", 3)]
+    for number, (application, version) in enumerate(writes):
+        epoch = Epoch(application, f"w{number}", version, is_transaction=True)
+        commit(s3, epoch).commit(prepared(s3, epoch, number))
+
+    assert sorted(ids(s3)) == [0, 2, 3, 4]
+
+
 MAKE_OBJECTS = ("CreateMultipartUpload", "PutObject")
 
 
@@ -541,7 +595,7 @@ def test_a_listed_manifest_that_cannot_be_read_is_an_error() -> None:
     s3.fault = faults(refusal("NoSuchKey", 404), at="get_object")
     assert ids(s3) == [1]
     s3.fault = lambda _number, operation: refusal("NoSuchKey", 404) if operation == "get_object" else None
-    with pytest.raises(ServiceError, match="is listed, and GetObject answers NoSuchKey"):
+    with pytest.raises(ServiceError, match="exists, and GetObject answers NoSuchKey"):
         committed_keys(s3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -69,6 +70,7 @@ class Spark:
     moods: Iterator[int]
     logged: int = 0
     runs: int = 0
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)  # a run's id is never used twice
     attempts: int = 0
 
     def run(self, batches: int) -> None:
@@ -84,7 +86,7 @@ class Spark:
             return
 
     def _batch(self, batch: int) -> bool:
-        epoch = Epoch(QUERY, f"run-{self.runs}", batch)
+        epoch = Epoch(QUERY, f"{self.name}-{self.runs}", batch)
         messages = [self._task(epoch, partition) for partition in range(PARTITIONS)]
         done = [message for message in messages if message is not None]
         uploads = [upload for message in done for upload in message]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -533,3 +534,43 @@ def test_cleaning_up_that_has_not_run_is_logged(caplog: pytest.LogCaptureFixture
     EpochCommit(destination, EPOCH).commit(["a"])
 
     assert "returned a coroutine, so none of it has run" in caplog.text
+
+
+def test_only_the_first_batch_of_a_run_can_have_been_committed_before() -> None:
+    """A later one that seems to be is of an older checkpoint: its rows are not dropped."""
+    run = uuid.uuid4().hex
+    epochs = [Epoch("q", run, batch) for batch in (4, 5, 6)]
+    destination = Recording(committed_before=[epochs[0], epochs[2]])
+
+    commit(destination, epochs[0]).commit(["a"])  # as after a crash
+    commit(destination, epochs[1]).commit(["b"])
+    commit(destination, epochs[1]).commit(["b"])  # Spark may call it twice
+    destination.calls.clear()
+    with pytest.raises(CommitError, match="batch 6 of query q was committed before, with other contents"):
+        commit(destination, epochs[2]).commit(["c"])
+
+    assert [call for call, _ in destination.calls] == ["filter"]
+
+
+def test_a_write_of_a_transaction_ends_its_input() -> None:
+    """Like any batch write; once committed, its version is not committed again."""
+    epoch = Epoch("app", "w", 3, is_transaction=True)
+    destination = Recording()
+    commit(destination, epoch).commit(["a"])
+    assert ("end", None) in destination.calls
+
+    destination = Recording(committed_before=[epoch])
+    commit(destination, epoch).commit(["a"])
+    assert ("abort", ["a"]) in destination.calls
+    assert "commit" not in dict(destination.calls)
+
+
+def test_a_destination_is_asked_whether_it_can_commit_before_anything_is_committed() -> None:
+    class Unfit(Recording):
+        def check(self) -> None:
+            raise OptionError("no conditional writes")
+
+    destination = Unfit()
+    with pytest.raises(CommitError, match="no conditional writes"):
+        commit(destination).commit(["a"])
+    assert destination.calls == []

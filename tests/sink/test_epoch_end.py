@@ -262,3 +262,40 @@ def test_listeners_in_the_application_get_the_figures(
     assert letter["kind"] == "sink"
     assert (letter["query_id"], letter["batch_id"], letter["records"]) == ("q", 7, 20)
     assert letter["refused_by_code"] == {"Throttled": 2}
+
+
+class OfNoUse:
+    """A committable's task whose figures cannot be added up."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def test_nothing_that_fails_after_a_commit_makes_spark_abort_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither figures nor a listener nor what posts them."""
+    destination = Recording()
+    broken = replace(result(committables=["a"]), figures=OfNoUse())  # type: ignore[arg-type]
+    end_epoch(setup(destination), "committed", [broken], write_id="w", batch_id=7)
+    assert [call for call, _, _ in destination.calls] == ["commit"]
+    assert "batch 7 is committed; its figures are lost" in caplog.text
+
+    def fail(_letter: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("sluice.sink.epoch_end.post", fail)
+    end_epoch(setup(destination), "committed", [result(committables=["b"])], write_id="w", batch_id=8)
+    assert [call for call, _, _ in destination.calls] == ["commit", "commit"]
+
+
+def test_an_epoch_says_what_its_batch_holds() -> None:
+    """As the checkpoint has it; and a transaction is an epoch of its own."""
+    destination = Recording()
+    known = replace(setup(destination), content=lambda batch: f"content {batch}")
+    end_epoch(known, "committed", [result(committables=["a"])], write_id="w", batch_id=7)
+    assert destination.calls[-1][1] == Epoch("q", "r", 7, "content 7")
+
+    transaction = replace(known, transaction=("app", 3))
+    end_epoch(transaction, "committed", [result(committables=["a"])], write_id="w", batch_id=None)
+    assert destination.calls[-1][1] == Epoch("app", "w", 3, is_transaction=True)

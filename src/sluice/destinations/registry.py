@@ -30,6 +30,9 @@ from sluice.sink.options import (
     ELEMENT_CONVERTER,
     PROGRESS_LISTENER,
     SINK_OPTIONS,
+    TXN_APP_ID,
+    TXN_OPTIONS,
+    TXN_VERSION,
     UNKNOWN_COLUMNS,
     config_from_options,
     load_progress_listener,
@@ -63,6 +66,8 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "s3": "sluice.destinations.s3:S3Destination",
 }
 # Imported only where it is used, like the destinations.
+_PLANNED_BATCH: Final = "sluice.destinations.planned_batches:planned_batch"
+_CHECKPOINT: Final = "checkpointlocation"
 _S3_DEAD_LETTERS: Final = "sluice.destinations.s3_dead_letters:S3DeadLetterQueue"
 
 _REQUIRED: Final = ("OPTIONS", "LIMITS", "from_options")
@@ -141,8 +146,14 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
         for option in ASYNC_OPTIONS:
             if values.given(option):
                 values.reject(option.key, f"is not for destination '{name}', which does not send batches")
-        setup = _committing_setup(cast("type[CommittingDestinationClass]", found), values, connection)
+        setup = _committing_setup(
+            cast("type[CommittingDestinationClass]", found), values, connection, options
+        )
     else:
+        for option in TXN_OPTIONS:
+            if values.given(option):
+                why = f"is for destinations that commit: '{name}' writes a repeated batch again"
+                values.reject(option.key, why)
         setup = _async_setup(cast("type[DestinationClass]", found), values, connection, options)
         if setup is not None and factory is not None:
             setup = _with_converter(setup, factory, values)
@@ -167,8 +178,15 @@ def _of_other_destinations(keys: Sequence[str], name: str) -> Iterator[Explained
 
 
 def _committing_setup(
-    found: type[CommittingDestinationClass], values: OptionValues, connection: ConnectionConfig
+    found: type[CommittingDestinationClass],
+    values: OptionValues,
+    connection: ConnectionConfig,
+    options: Mapping[str, str],
 ) -> CommittingSinkSetup | None:
+    application, version = values.get(TXN_APP_ID), values.get(TXN_VERSION)
+    for option, other in (TXN_OPTIONS, TXN_OPTIONS[::-1]):
+        if values.given(option) and not values.mentions(other):
+            values.reject(other.key, f"is required with '{option.key}'")
     destination = found.from_options(values, connection)
     if destination is None:
         return None
@@ -176,7 +194,17 @@ def _committing_setup(
         destination=destination,
         load_listener=_load_listener(values.get(PROGRESS_LISTENER)),
         ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",
+        transaction=None if application is None or version is None else (application, version),
+        content=_content(options, connection),
     )
+
+
+def _content(options: Mapping[str, str], connection: ConnectionConfig) -> Callable[[int], str | None]:
+    """See `CommittingSinkSetup.content`. If Spark's settings name the checkpoint, there is no option."""
+    checkpoint = next((value for key, value in options.items() if key.lower() == _CHECKPOINT), None)
+    if checkpoint is None:
+        return lambda _batch: None
+    return lambda batch: cast("str | None", load_object(_PLANNED_BATCH)(checkpoint, batch, connection))
 
 
 def _async_setup(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -23,7 +24,7 @@ from sluice.sink.bases import (
 )
 from sluice.sink.contracts import CommittingDestination, Epoch
 
-__all__ = ["EpochCommit", "is_committing"]
+__all__ = ["EpochCommit", "is_committing", "other_content"]
 
 CommT = TypeVar("CommT")
 
@@ -33,6 +34,21 @@ _COMMIT_RETRIES: Final = Backoff(max_retries=7, base=0.5, max=10.0, exponent=2.0
 # One retry only: Spark reports why the query failed after the abort, and `clean_up` of the next run removes
 # what is left.
 _ABORT_RETRIES: Final = Backoff(max_retries=1, base=0.5, max=0.5, exponent=1.0)
+
+
+_REMEMBERED: Final = 64
+_last_committed: Final[OrderedDict[str, int]] = OrderedDict()
+"""The last batch that this process has committed, of the newest runs."""
+
+
+def other_content(batch: str, query: str | None) -> str:
+    """What is wrong when a batch is committed already, with other rows, and what helps."""
+    return (
+        f"{batch} of query {query} was committed before, with other contents: the checkpoint is older than "
+        "what was written, because it was restored or copied, or files of it were deleted. Nothing was "
+        "written or removed. Start the query with the newest checkpoint, or with a new 'checkpointLocation' "
+        "and a starting position after what was written"
+    )
 
 
 def is_committing(destination: object) -> bool:
@@ -81,7 +97,7 @@ class EpochCommit:
                 raise CommitError(f"{self._name}: committables of an unknown epoch")
             return
         create, create_global = self._destination.create_committer, self._destination.create_global_committer
-        is_end_of_input = self._epoch.batch is None
+        is_end_of_input = self._epoch.batch is None or self._epoch.is_transaction
         committer = global_committer = None
         with contextlib.ExitStack() as stack:
             if committables:
@@ -93,6 +109,10 @@ class EpochCommit:
                 self._commit_committables(committer, global_committer, committables)
             if is_end_of_input and global_committer is not None:
                 self._call(lambda: run(global_committer.end_of_input))
+        if self._epoch.batch is not None:
+            _last_committed[self._epoch.run] = self._epoch.batch
+            if len(_last_committed) > _REMEMBERED:
+                _last_committed.popitem(last=False)
         self._clean_up(self._epoch, committed=True)
 
     def abort(self, committables: Sequence[Any]) -> None:
@@ -150,6 +170,7 @@ class EpochCommit:
             new = self._call(lambda: global_committer.filter_recovered_committables([epoch]))
             combined = self._checked("filter_recovered_committables", new)
             if not combined:
+                self._refuse_impossible_repetition()
                 _log.warning(
                     "%s: %s had been committed before the restart; removing the rows that were written again",
                     self._name,
@@ -162,6 +183,18 @@ class EpochCommit:
             self._commit_all(committer.commit, committables)
         if global_committer is not None:
             self._commit_all(global_committer.commit, combined)
+
+    def _refuse_impossible_repetition(self) -> None:
+        """Only the first batch of a run can be one that an earlier run has committed.
+
+        Raises:
+            CommitError: this is not the first batch that this process commits of the run.
+        """
+        epoch = self._epoch
+        if epoch is None or epoch.batch is None:
+            return
+        if _last_committed.get(epoch.run, epoch.batch) < epoch.batch:
+            raise CommitError(other_content(self._described, epoch.query))
 
     def _commit_all(
         self, commit: Callable[[Sequence[CommT]], Sequence[CommT]], committables: Sequence[CommT]

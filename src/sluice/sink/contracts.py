@@ -228,15 +228,22 @@ class Epoch:
     """What is committed as one: a micro-batch of a streaming query, or a whole batch write.
 
     Attributes:
-        query: Spark's id of the streaming query, the same after every restart; None in a batch write.
+        query: Spark's id of the streaming query, the same after every restart; with `txnAppId`, that id; None
+            in any other batch write.
         run: the id of this run of the query, or of the batch write; never used twice.
-        batch: the id of the micro-batch. After a restart, a new run may write the same batch again. None in a
-            batch write, which is never repeated.
+        batch: the id of the micro-batch, or `txnVersion`. After a restart, a new run may write the same batch
+            again. None in a batch write without `txnVersion`, which is never repeated.
+        content: what the batch holds, as a digest: the same whenever this batch is repeated, and another one
+            if Spark plans a batch anew under an id that was used before, as with an older checkpoint. Keep it
+            with what is committed, and compare. None if it is not known.
+        is_transaction: whether this is a batch write with `txnAppId` and `txnVersion`.
     """
 
     query: str | None
     run: str
     batch: int | None
+    content: str | None = None
+    is_transaction: bool = False
 
 
 @dataclass(frozen=True)

@@ -55,27 +55,41 @@ def end_epoch(
     """
     done = [result for result in results if result is not None]
     if isinstance(setup, CommittingSinkSetup):
-        commit = EpochCommit(setup.destination, _epoch(done, write_id, batch_id))
+        commit = EpochCommit(setup.destination, _epoch(setup, done, write_id, batch_id))
         committables = [committable for result in done for committable in result.committables]
         if outcome == "committed":
             commit.commit(committables)
         else:
             commit.abort(committables)
-    progress = _sum(outcome, batch_id, done, failed_tasks=len(results) - len(done))
+    try:
+        _report(setup, _sum(outcome, batch_id, done, failed_tasks=len(results) - len(done)))
+    except Exception:  # noqa: BLE001 - the epoch has ended: an error here would make Spark abort it
+        _log.exception("batch %s is %s; its figures are lost", batch_id, outcome)
+
+
+def _report(setup: SinkSetup | None, progress: SinkProgress) -> None:
     # A warning for an abort: rows that the destination has acknowledged stay there and are written again.
-    _log.log(logging.INFO if outcome == "committed" else logging.WARNING, "%s", progress.line)
+    _log.log(logging.INFO if progress.outcome == "committed" else logging.WARNING, "%s", progress.line)
     post(lambda: {"kind": "sink", **asdict(progress)})
     if setup is not None and setup.load_listener is not None:
         _call_listener(setup.load_listener, progress)
 
 
-def _epoch(done: Sequence[TaskResult], write_id: str, batch_id: int | None) -> Epoch | None:
+def _epoch(
+    setup: CommittingSinkSetup, done: Sequence[TaskResult], write_id: str, batch_id: int | None
+) -> Epoch | None:
     """The epoch; None if no task has succeeded. Spark tells the query's id to the tasks only."""
     if batch_id is None:
-        return Epoch(None, write_id, None)
+        if setup.transaction is None:
+            return Epoch(None, write_id, None)
+        application, version = setup.transaction
+        return Epoch(application, write_id, version, is_transaction=True)
     if any(result.origin.query is None for result in done):
         raise CommitError(f"batch {batch_id}: Spark has not told its tasks which query it belongs to")
-    return next((Epoch(result.origin.query, result.origin.run, batch_id) for result in done), None)
+    origin = next((result.origin for result in done), None)
+    if origin is None:
+        return None
+    return Epoch(origin.query, origin.run, batch_id, setup.content(batch_id))
 
 
 def _sum(

@@ -16,6 +16,7 @@ from sluice.options import (
     choice,
     duration,
     integer,
+    matching,
     size,
 )
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
@@ -31,6 +32,9 @@ __all__ = [
     "ELEMENT_CONVERTER",
     "PROGRESS_LISTENER",
     "SINK_OPTIONS",
+    "TXN_APP_ID",
+    "TXN_OPTIONS",
+    "TXN_VERSION",
     "UNKNOWN_COLUMNS",
     "config_from_options",
     "load_progress_listener",
@@ -157,6 +161,20 @@ PROGRESS_LISTENER = Option(
     "and abort, on the driver's machine.",
 )
 
+TXN_APP_ID = Option(
+    "txnAppId",
+    matching("id", "1 to 200 printable characters", r"[^\x00-\x1f\x7f]{1,200}"),
+    None,
+    "Of a batch write, as in `foreachBatch`, to a destination with a committer: with `txnVersion`, a write "
+    "that is committed under both is not written again.",
+)
+TXN_VERSION = Option(
+    "txnVersion",
+    integer(0),
+    None,
+    "Version of the write for `txnAppId`, such as the batch id of `foreachBatch`.",
+)
+
 SINK_OPTIONS: tuple[Option[Any], ...] = (
     DESTINATION,
     MAX_BATCH_SIZE,
@@ -175,10 +193,15 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     DEAD_LETTER_PATH,
     *RATE_LIMITING_OPTIONS,
     PROGRESS_LISTENER,
+    TXN_APP_ID,
+    TXN_VERSION,
 )
+TXN_OPTIONS: tuple[Option[Any], ...] = (TXN_APP_ID, TXN_VERSION)
 # The options of the async writer. A two-phase destination has a writer of its own, and takes none of them.
 ASYNC_OPTIONS: tuple[Option[Any], ...] = tuple(
-    option for option in SINK_OPTIONS if option not in (DESTINATION, UNKNOWN_COLUMNS, PROGRESS_LISTENER)
+    option
+    for option in SINK_OPTIONS
+    if option not in (DESTINATION, UNKNOWN_COLUMNS, PROGRESS_LISTENER, *TXN_OPTIONS)
 )
 
 

@@ -105,11 +105,15 @@ class CommittingSinkSetup:
             may not have its module. None without `progressListener`.
         ignores_unknown_columns: whether columns that the destination would not write are left out; else they
             are refused.
+        transaction: the id and version of a batch write that is written once; None without `txnAppId`.
+        content: what a micro-batch holds, see `Epoch.content`.
     """
 
     destination: CommittingDestination[Any]
     load_listener: Callable[[], ProgressListener] | None = None
     ignores_unknown_columns: bool = False
+    transaction: tuple[str, int] | None = None
+    content: Callable[[int], str | None] = lambda _batch: None
 
 
 SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup

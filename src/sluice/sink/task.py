@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import operator
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -136,7 +137,10 @@ def write_rows(  # noqa: PLR0913 - five say what is written, one how its result 
     if isinstance(setup, AsyncSinkSetup):
         result = _deliver(setup, schema, origin, batches)
     else:
-        if write_id is not None:
+        if write_id is not None and setup.transaction is not None:
+            application, version = setup.transaction
+            origin = replace(origin, query=application, run=write_id, batch=version)
+        elif write_id is not None:
             # In `foreachBatch`, Spark tells the task the query and the micro-batch around the write. That
             # micro-batch may have several writes, and each of them is committed by itself.
             origin = replace(origin, query=None, run=write_id, batch=None)
@@ -265,7 +269,7 @@ def _prepare(
             records += batch.num_rows
         committables = _checked_committables(writer.prepare_commit(), origin)
         _check_transport(committables, transport, origin)
-        figures = SinkFigures(records=records, bytes=writer.bytes)
+        figures = SinkFigures(records=records, bytes=_checked_bytes(writer.bytes, origin))
     except BaseException:
         _abort(writer, origin)
         _close_after_failure(writer, origin)
@@ -276,6 +280,19 @@ def _prepare(
         _abort(writer, origin)  # nobody will commit it
         raise
     return TaskResult(origin=origin, figures=figures, committables=committables)
+
+
+def _checked_bytes(given: Any, origin: Origin) -> int:
+    """What a writer says it has written: the driver adds it up, after the commit."""
+    try:
+        return operator.index(given)
+    except TypeError:
+        pass
+    if isinstance(given, float) and given.is_integer():
+        return int(given)
+    raise SluiceError(
+        f"{origin.destination}: attribute 'bytes' of the writer is {given!r}: it must be a whole number"
+    )
 
 
 def _checked_committables(returned: Any, origin: Origin) -> tuple[Any, ...]:

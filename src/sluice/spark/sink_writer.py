@@ -99,6 +99,11 @@ class _SinkWriter:
                 f"{FORMAT}: what was written cannot be overwritten: use .mode('append') in a batch write, or "
                 ".outputMode('append') in a streaming query; Spark takes no other mode for Python sinks"
             )
+        if self.is_streaming and isinstance(setup, CommittingSinkSetup) and setup.transaction is not None:
+            raise OptionError(
+                f"{FORMAT}: options 'txnAppId' and 'txnVersion' are for batch writes, as in foreachBatch: a "
+                "streaming query commits each of its batches once without them"
+            )
         if setup.load_listener is not None:
             setup.load_listener()
         check_columns(setup, schema, _origin(setup, self._write_id))

@@ -312,7 +312,7 @@ class Bucket:
         return bytes(answer)
 
     def get_listed(self, key: str) -> bytes:
-        """The content of an object that a listing shows. NoSuchKey is retried: gateways answer it in error.
+        """The content of an object that exists. NoSuchKey is retried: gateways answer it in error.
 
         Raises:
             ServiceError: S3 has not given it out.
@@ -321,7 +321,7 @@ class Bucket:
         def attempt() -> bytes:
             content = self.get(key)
             if content is None:
-                message = f"s3://{self._name}/{key} is listed, and GetObject answers NoSuchKey"
+                message = f"s3://{self._name}/{key} exists, and GetObject answers NoSuchKey"
                 raise ServiceError(message, operation="GetObject", code="NoSuchKey", retryable=True)
             return content
 

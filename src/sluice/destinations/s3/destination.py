@@ -171,7 +171,7 @@ class S3Destination(BaseCommittingDestination[Upload]):
         return UploadCommitter(self._bucket, self._layout, EpochKey.of(epoch), self._executor)
 
     def create_global_committer(self, epoch: Epoch) -> ManifestCommitter:
-        return ManifestCommitter(self._bucket, self._layout, EpochKey.of(epoch))
+        return ManifestCommitter(self._bucket, self._layout, epoch)
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
         """Removes orphans: see `OrphanRemoval`."""

@@ -12,6 +12,7 @@ two attempts use the same key: each run has its own id, and Spark numbers the at
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -39,8 +40,8 @@ class EpochKey:
     """An epoch and its run, as they stand in keys: letters, digits and dashes only.
 
     Attributes:
-        query: the id of the streaming query; ``write-<run>`` for a batch write.
-        batch: the id of the micro-batch; 0 for a batch write.
+        query: the id of the streaming query, or `txnAppId`; ``write-<run>`` for any other batch write.
+        batch: the id of the micro-batch, or `txnVersion`; 0 for any other batch write.
         run: the id of the run of the query, or of the batch write.
     """
 
@@ -52,6 +53,8 @@ class EpochKey:
     def of(cls, epoch: Epoch | Origin) -> EpochKey:
         run = _UNSAFE.sub("-", epoch.run) or "run"
         query = _UNSAFE.sub("-", epoch.query) if epoch.query else f"write-{run}"
+        if epoch.query and query != epoch.query:  # as a `txnAppId` may be; Spark's ids are as they are
+            query += f"-{hashlib.sha256(epoch.query.encode()).hexdigest()[:8]}"
         return cls(query, epoch.batch or 0, run)
 
 

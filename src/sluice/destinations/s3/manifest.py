@@ -13,6 +13,8 @@ from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, Bucket, Store
 from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import CommitError
+from sluice.sink.committing import other_content
+from sluice.sink.contracts import Epoch
 
 __all__ = ["Manifest", "ManifestCommitter", "ManifestFile", "read_manifest", "read_manifests"]
 
@@ -45,12 +47,14 @@ class Manifest:
         batch: the id of the micro-batch; 0 for a batch write.
         run: the run that committed it.
         files: sorted by path; empty for a batch write that was aborted.
+        content: what the batch holds, see `Epoch.content`; None in manifests of earlier versions.
     """
 
     query: str
     batch: int
     run: str
     files: tuple[ManifestFile, ...]
+    content: str | None = None
 
     def to_json(self) -> bytes:
         files = [{"path": each.path, "rows": each.rows, "bytes": each.size} for each in self.files]
@@ -62,6 +66,8 @@ class Manifest:
             "rows": sum(each.rows for each in self.files),
             "files": files,
         }
+        if self.content is not None:
+            values["content"] = self.content
         return json.dumps(values, indent=1).encode()
 
     @classmethod
@@ -72,7 +78,7 @@ class Manifest:
             if values["version"] != _VERSION:
                 raise CommitError(f"manifest {key} has version {values['version']}: {_VERSION} is known")
             files = tuple(ManifestFile(each["path"], each["rows"], each["bytes"]) for each in values["files"])
-            return cls(values["query"], values["batch"], values["run"], files)
+            return cls(values["query"], values["batch"], values["run"], files, values.get("content"))
         except (ValueError, KeyError, TypeError) as error:
             raise CommitError(f"manifest {key} is damaged: {type(error).__name__}: {error}") from None
 
@@ -111,31 +117,39 @@ def read_manifests(
 class ManifestCommitter:
     """Puts the manifest: the `GlobalCommitter` of destination ``s3``."""
 
-    def __init__(self, bucket: Bucket, layout: Layout, epoch: EpochKey) -> None:
+    def __init__(self, bucket: Bucket, layout: Layout, epoch: Epoch) -> None:
         self._bucket = bucket
         self._layout = layout
-        self._epoch = epoch
+        self._epoch = EpochKey.of(epoch)
+        self._content = epoch.content
 
     def combine(self, committables: Sequence[Upload]) -> Manifest:
         files = [ManifestFile(self._layout.relative(each.key), each.rows, each.size) for each in committables]
         files.sort(key=lambda each: each.path)
-        return Manifest(self._epoch.query, self._epoch.batch, self._epoch.run, tuple(files))
+        return Manifest(self._epoch.query, self._epoch.batch, self._epoch.run, tuple(files), self._content)
 
     def filter_recovered_committables(self, committables: Sequence[Manifest]) -> list[Manifest]:
-        """Those whose batch has no manifest yet."""
-        return [each for each in committables if not self._bucket.exists(self._key(each))]
+        """Those whose batch has no manifest yet.
+
+        Raises:
+            CommitError: a batch has one of other contents.
+        """
+        return [each for each in committables if self._find_existing(each) is None]
 
     def commit(self, committables: Sequence[Manifest]) -> list[Manifest]:
         """Puts the manifest unless the batch has one.
 
         The existing one is probably this one, put by an attempt whose answer was lost. If it is that of
         another run, the batch consists of the other run's files, and those of this run are orphans.
+
+        Raises:
+            CommitError: the existing one is of other contents.
         """
         for manifest in committables:
             key = self._key(manifest)
             if (
                 not self._bucket.put_if_absent(key, manifest.to_json())
-                and read_manifest(self._bucket, key) != manifest
+                and self._find_existing(manifest) != manifest
             ):
                 _log.warning(
                     "query %s: another run has committed batch %d; the files of run %s are removed",
@@ -144,6 +158,15 @@ class ManifestCommitter:
                     manifest.run,
                 )
         return []
+
+    def _find_existing(self, manifest: Manifest) -> Manifest | None:
+        key = self._key(manifest)
+        if not self._bucket.exists(key):
+            return None
+        found = Manifest.from_json(self._bucket.get_listed(key), key)
+        if found.content and manifest.content and found.content != manifest.content:
+            raise CommitError(other_content(f"batch {manifest.batch}", manifest.query))
+        return found
 
     def end_of_input(self) -> None:
         """Does nothing: each epoch is committed by itself."""
