@@ -6,6 +6,7 @@ of records takes no hour: the service's clock is set forward while they are put.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ import sluice
 from integration.model import SECOND
 from integration.support.fan_out import wait_for_no_agents
 from integration.support.model_streams import ModelStreams
-from integration.support.queries import WAIT, read_stream, wait_until
+from integration.support.queries import WAIT, published_by, read_stream, wait_until
 from integration.support.spark import stop_queries
 
 BOTH = pytest.mark.usefixtures("publisher")
@@ -302,3 +303,23 @@ def test_rows_that_are_dropped_are_logged(
 
     wait_until(lambda: any(f"at least {late} so far" in line for line in told()), "the warning")
     assert "maxDrift" in told()[0]
+
+
+def test_an_idle_shard_holds_nobody_back_in_fan_out(
+    spark: SparkSession, service: ModelStreams, checkpoint: str
+) -> None:
+    """Rows of its neighbour come while its first subscription lives: events that say nothing prove enough."""
+    rows, calls, stream = 40, service.model.calls, service.create(2)
+    before = calls["SubscribeToShard"]
+    with published_by("efo"):
+        frame = read_stream(spark, service.endpoint, stream, maxDrift="10s")
+    counting = Counting.start(frame, checkpoint)
+    counting.wait_until(lambda: calls["SubscribeToShard"] >= before + 2, "two subscriptions")
+    opened = calls["SubscribeToShard"]
+    for _ in range(rows):
+        service.put(stream, [("busy", b"data")])
+        time.sleep(1.0)
+    counting.wait_until(lambda: counting.read == rows, f"{rows} rows")
+
+    assert calls["SubscribeToShard"] == opened
+    assert counting.dropped == 0

@@ -33,6 +33,7 @@ class Backoff:
     Attributes:
         throttle_patience: seconds. Until they have been waited in all, attempts that the service throttled
             use up no retries.
+        repeats_throttled: whether attempts that the service throttled are repeated at all.
         give_up_after: seconds after the first attempt began from which on none follows. An attempt that the
             service leaves unanswered may take all of them.
     """
@@ -42,6 +43,7 @@ class Backoff:
     max: float
     exponent: float
     throttle_patience: float = 0.0
+    repeats_throttled: bool = True
     give_up_after: float = math.inf
 
     def ceiling(self, attempt: int) -> float:
@@ -92,7 +94,10 @@ class Retrier:
         def is_over(state: tenacity.RetryCallState) -> bool:
             nonlocal throttled
             error = state.outcome.exception() if state.outcome else None
-            throttled += isinstance(error, ServiceError) and error.throttling
+            is_throttled = isinstance(error, ServiceError) and error.throttling
+            throttled += is_throttled
+            if is_throttled and not backoff.repeats_throttled:
+                return True
             if self.clock() - begun >= backoff.give_up_after:
                 return True
             if state.attempt_number - throttled > backoff.max_retries:

@@ -369,6 +369,20 @@ def test_a_read_that_is_silent_holds_a_plan_once() -> None:
     assert short.for_planning("GetRecords").connection.read_timeout == 3.0
 
 
+def test_a_read_that_is_throttled_holds_no_plan() -> None:
+    """The planner goes on without the shard, and reads it later."""
+    refused = refusal("ProvisionedThroughputExceededException")
+    service = Service(refused, EMPTY_PAGE, is_endpoint_known=True)
+    calls = service.log._calls.for_planning("GetRecords", "GetShardIterator")
+    transport = Transport(service._next)
+    transport.install(client_for(calls.connection, "kinesis"))
+    with pytest.raises(ServiceError) as caught:
+        KinesisLog(calls, {"orders": None}).get_records(SHARD, "it", 1)
+
+    assert caught.value.throttling
+    assert (service.slept, len(transport.calls)) == ([], 1)
+
+
 def test_only_calls_that_there_are_can_be_given_up() -> None:
     """A misspelt one would be waited for."""
     with pytest.raises(KeyError):

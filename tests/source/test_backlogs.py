@@ -83,6 +83,7 @@ def test_planning_keeps_to_the_reads_a_second(records: int, seed: int) -> None:
 def test_waits_for_the_limit_go_on_while_spark_takes_a_page() -> None:
     """A page of 10 MiB is paid for after 5 s, whether they were slept or spent on the page before."""
     backlog = Backlog(Laws(empty_pages=0), records=60, size=MIB)
+    backlog._enumerator.stop_at_available()
     start, end = backlog.end, backlog._enumerator.advance(backlog.end)
     (split_range,) = backlog._enumerator.ranges(start, end)
     settings = ReadSettings(10_000, 0.2, backlog.log.sleep, backlog.log.monotonic)

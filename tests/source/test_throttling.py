@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
-from memory_log import S0, SECOND, MemoryLog, put_many
+from memory_log import S0, SECOND, THROTTLED, MemoryLog, new_log, put_many, put_to
 from query import Query, check_exactly_once
 
 from sluice.errors import ServiceError
+from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import Page
 
@@ -95,3 +98,31 @@ def test_throttling_for_longer_than_the_patience_is_an_error() -> None:
     log.free_at[S0] = log.now + 3600 * SECOND
     with pytest.raises(ServiceError, match="rate exceeded"):
         query.run_planned(end)
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(records=10**7)])
+def test_a_throttled_shard_delays_no_other(limits: Limits) -> None:
+    """Another reader leaves it one read in four, and it has a backlog. Planning takes no time for that, and
+    the shard gets on as fast as it can be read.
+    """
+    log = new_log(4)
+    for _ in range(50):
+        put_to(log, S0, 100)
+        log.pass_time(1)
+    query = Query(log)
+    reads = itertools.count(1)
+    log.fault = lambda operation, split: (
+        THROTTLED if split == S0 and operation == "GetRecords" and next(reads) % 4 else None
+    )
+    others = [split for split in log.shards if split != S0]
+    query.log_start()
+    put = 0
+    for _ in range(30):
+        put += sum(len(put_to(log, split, 1)) for split in others)
+        begun = log.monotonic()
+        query.run_planned(query.plan(limits))
+        assert log.monotonic() - begun <= 1.0
+        read = sum(len(query.by_split().get(split, ())) for split in others)
+        assert read >= put - len(others)  # the first records of a backlog may seem to fill a limit
+        log.pass_time(1.0)
+    assert query.by_split()[S0]

@@ -62,12 +62,16 @@ class Calls:
     def for_planning(self, *reads: str) -> Calls:
         """The same for a process that plans batches, which goes on without a shard that is not read soon.
 
-        A silent service would hold the whole query for the read timeout, once for each attempt.
+        A silent service would hold the whole query for the read timeout, once for each attempt, and a shard
+        with a greedy reader for all retries.
 
         Args:
             reads: the operations that read one shard. All others are for the whole query, which waits.
         """
-        given_up = {name: replace(self.backoffs[name], give_up_after=_PLANNING_WAIT) for name in reads}
+        given_up = {
+            name: replace(self.backoffs[name], repeats_throttled=False, give_up_after=_PLANNING_WAIT)
+            for name in reads
+        }
         timeout = min(self.connection.read_timeout, _PLANNING_WAIT)
         connection = replace(self.connection, read_timeout=timeout)
         return replace(self, connection=connection, backoffs={**self.backoffs, **given_up})

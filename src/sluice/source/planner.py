@@ -128,7 +128,9 @@ class Planner:
     def _plan_each(self, states: Sequence[SplitState], limits: Limits) -> dict[SplitId, End]:
         """The ends as the limits have them, whatever is left unread."""
         if limits.is_none:
-            return self.pool.for_each(states, partial(self._plan_to_tip, limits), self._reads_for_tip)
+            return self.pool.for_each(
+                states, partial(self._plan_to_tip, limits), self._reads_for_tip, known=_known_end
+            )
         return self._plan_with_limits(states, limits)
 
     def _plan_despite_disorder(
@@ -219,7 +221,9 @@ class Planner:
             ends = {state.split.id: state.cut_at(admitted[state.split.id]) for state in states}
             return {split: end for split, end in ends.items() if end is not None}
         return self.pool.for_each(
-            states, lambda session, state: self._cut_before(session, state, until, limits)
+            states,
+            lambda session, state: self._cut_before(session, state, until, limits),
+            known=lambda state: state.cut_at(state.count_before(until)),
         )
 
     def _sample(self, share: int, limits: Limits, session: ProbeSession, state: SplitState) -> None:
@@ -239,7 +243,7 @@ class Planner:
         """The end of the batch. Where its span is limited, no record may have arrived at or after `until`."""
         count = state.count_before(until)
         needs_no_seek = count < len(state.cut_points) or state.is_exhausted or state.is_pushed
-        if needs_no_seek or not state.cut_points or state.reads.failing_since is not None:
+        if needs_no_seek or not state.cut_points or state.reads.unanswered_since is not None:
             return state.cut_at(count)
         exact = _must_be_exact(limits, state)
         if until is None:
@@ -250,6 +254,10 @@ class Planner:
             if is_strict or not self._probe.log.seeks_by_time:  # then the session read on, maybe further
                 return state.end_before(until)
         return state.cut_at(len(state.cut_points))
+
+
+def _known_end(state: SplitState) -> End | None:
+    return state.cut_at(len(state.cut_points))
 
 
 def _moves(states: Collection[SplitState], ends: Mapping[SplitId, End]) -> bool:

@@ -31,7 +31,7 @@ class ProbeSettings:
         seconds_per_read: until a split may be read again, for each read of it.
         burst: reads of one split in any second.
         first_burst: the same before the first batch, while no task can read.
-        throttled_pause: pause before a read that was throttled is repeated (seconds).
+        throttled_pause: pause before a throttled read of a split is repeated that a plan waits for (seconds).
     """
 
     pause: Callable[[float], None]

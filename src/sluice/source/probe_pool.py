@@ -29,6 +29,10 @@ def _is_probed(state: SplitState) -> bool:
     return not state.is_pushed
 
 
+def _nothing(_state: SplitState) -> None:
+    return None
+
+
 class ProbePool:
     """The threads in which a planner reads: 500 splits take about as long as 50.
 
@@ -59,6 +63,8 @@ class ProbePool:
         states: Collection[SplitState],
         work: Work[ResultT],
         may_read: Callable[[SplitState], bool] = _is_probed,
+        *,
+        known: Callable[[SplitState], ResultT | None] = _nothing,
     ) -> dict[SplitId, ResultT]:
         """Does `work` for all splits. One whose reads fail is left where it is for now, without a result.
 
@@ -66,6 +72,7 @@ class ProbePool:
 
         Args:
             may_read: whether the work of a split may read it.
+            known: the result for a split of which a read was throttled, from what is known of it.
 
         Returns:
             By split, what `work` returned, unless that was None.
@@ -74,7 +81,7 @@ class ProbePool:
             DataLossError: records after a position are gone, and the query has to fail on data loss.
             ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
-        return self._side_by_side(states, partial(self._probe_split, work, may_leave=True), may_read)
+        return self._side_by_side(states, partial(self._probe_split, work, known), may_read)
 
     def for_all(self, states: Collection[SplitState], work: Work[ResultT]) -> dict[SplitId, ResultT]:
         """As `for_each`, but no split is left where it is: reads that fail are repeated.
@@ -82,7 +89,7 @@ class ProbePool:
         Raises:
             DataLossError, ServiceError: as `for_each`; also if a split is missing.
         """
-        return self._side_by_side(states, partial(self._probe_split, work, may_leave=False), _is_probed)
+        return self._side_by_side(states, partial(self._probe_split, work, None), _is_probed)
 
     def _side_by_side(
         self,
@@ -99,20 +106,22 @@ class ProbePool:
             done |= zip(reading, results, strict=True)
         return {split: result for split, result in done.items() if result is not None}
 
-    def _probe_split(self, work: Work[ResultT], state: SplitState, *, may_leave: bool) -> ResultT | None:
-        session = ProbeSession(self._probe, state)
+    def _probe_split(
+        self, work: Work[ResultT], known: Callable[[SplitState], ResultT | None] | None, state: SplitState
+    ) -> ResultT | None:
+        session = ProbeSession(self._probe, state, is_awaited=known is None or state.target is not None)
         while True:
             begun_at = self._clock()
             try:
                 result = work(session, state)
             except ServiceError as error:
                 session.end()
-                if error.missing and not may_leave:
+                if error.missing and known is None:
                     raise
-                is_left = may_leave and (state.target is None or error.missing)
+                is_left = known is not None and (state.target is None or error.missing)
                 self._tolerate(state, error, begun_at, is_left=is_left)
-                if is_left:
-                    return None
+                if known is not None and is_left:
+                    return known(state) if error.throttling else None
                 session.back_off()  # the run would end if the split stayed where it is
                 continue
             session.end()
@@ -141,4 +150,6 @@ class ProbePool:
             if failing_for > self._patience and not is_awaited:
                 raise error
         what = "left out of this batch" if is_left else "the batch waits for it"
+        if is_left and error.throttling:
+            what = "the batch takes what is known of it"
         _log.warning("%s: %s, next read in %d s: %s", state.split.id, what, _RETRY_PAUSE, error)

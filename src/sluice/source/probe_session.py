@@ -72,11 +72,6 @@ millions."""
 _JOINED = 16
 """If there are more, this many cut points become one."""
 
-_MAX_THROTTLE_WAIT = 6.0
-"""Seconds that a plan waits for a throttled read of a split with a backlog. Kinesis refuses reads for 5 s
-after a page of 10 MiB. A batch that ended at the few records known so far would be planned again at once,
-with more reads."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Found:
@@ -101,9 +96,13 @@ class ProbeSession:
     """Reads one split for one trigger, paced, and counts the reads.
 
     Every method raises what `Cursor.next_page` raises.
+
+    Args:
+        is_awaited: the plan waits until the split can be read, so a throttled read is repeated.
     """
 
-    def __init__(self, probe: Probe, state: SplitState) -> None:
+    def __init__(self, probe: Probe, state: SplitState, *, is_awaited: bool) -> None:
+        self._is_awaited = is_awaited
         self._probe = probe
         self._state = state
         self._settings = probe.settings
@@ -318,21 +317,19 @@ class ProbeSession:
         raise _UndecidedError
 
     def _next_page(self, cursor: Cursor, limit: int) -> Page:
-        """Reads a page; waits for some seconds if the split has a backlog and the read is throttled."""
-        waited, wait = 0.0, self._settings.throttled_pause
+        """Reads a page; repeats a throttled read where the plan waits for this split."""
         while True:
             page = None
             try:
                 page = cursor.next_page(limit)
             except ServiceError as error:
-                if not (error.throttling and self._has_backlog) or waited + wait > _MAX_THROTTLE_WAIT:
+                if not (error.throttling and self._is_awaited):
                     raise
             finally:
                 self._probe.record_read(self._state.split.id, page)
             if page is not None:
                 return page
-            waited += wait
-            self._settings.pause(wait)
+            self._settings.pause(self._settings.throttled_pause)
 
     @property
     def _has_backlog(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelLog
+from integration.model.log import BACKOFFS
 from memory_log import SECOND, hash_key
 from pushed_agent import PushedAgent, SideBySideAgent
 from query import Agent, Query, at_horizon, check_exactly_once
@@ -23,6 +25,7 @@ AGENTS: Mapping[str, Callable[[ModelLog], Agent] | None] = {
     "polls": SideBySideAgent,
     "subscribes": PushedAgent,
 }
+READS = ("GetRecords", "GetShardIterator")
 LONGEST_GAP = 10.0
 """Seconds."""
 DISORDER = 50_000
@@ -47,7 +50,8 @@ class Neighbours:
         self.rng = random.Random(seed)
         laws = Laws(retention=False, shards_expire=False, empty_pages=0)  # any number of those may come
         self.model = KinesisModel(laws, ManualClock(), seed, faults=FaultPlan(callback=self._fault))
-        self.log = ModelLog(self.model)
+        once = {name: replace(BACKOFFS[name], repeats_throttled=False) for name in READS}
+        self.log = ModelLog(self.model, backoffs={**BACKOFFS, **once})  # as `KinesisLog.for_planning`
         self.drift, self.limits = drift, limits
         self.states: dict[str, str] = {}
         self._shards = self.log.create("s", 1 + len(others))
@@ -131,7 +135,7 @@ class Neighbours:
         else:
             shard = request.get("ShardId", "")
         state = self.states.get(shard, "")
-        if operation in ("GetRecords", "GetShardIterator"):
+        if operation in READS:
             if state == "slow" and operation == "GetRecords":
                 self.log.pass_time(1.0)
             if state.startswith("throttled") and self.rng.random() < 0.8:
