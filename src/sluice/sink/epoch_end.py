@@ -62,12 +62,12 @@ def end_epoch(
         else:
             commit.abort(committables)
     try:
-        _report(setup, _sum(outcome, batch_id, done, failed_tasks=len(results) - len(done)))
+        _tell_figures(setup, _sum(outcome, batch_id, done, failed_tasks=len(results) - len(done)))
     except Exception:  # noqa: BLE001 - the epoch has ended: an error here would make Spark abort it
         _log.exception("batch %s is %s; its figures are lost", batch_id, outcome)
 
 
-def _report(setup: SinkSetup | None, progress: SinkProgress) -> None:
+def _tell_figures(setup: SinkSetup | None, progress: SinkProgress) -> None:
     # A warning for an abort: rows that the destination has acknowledged stay there and are written again.
     _log.log(logging.INFO if progress.outcome == "committed" else logging.WARNING, "%s", progress.line)
     post(lambda: {"kind": "sink", **asdict(progress)})
