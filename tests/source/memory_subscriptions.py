@@ -1,6 +1,7 @@
 """A fan-out agent over a `MemoryLog`, with faults on demand.
 
-It gives the planner its subscriptions, and tasks their publishers.
+It gives the planner its subscriptions, and tasks their publishers. Subscriptions say of a shard what those of
+the real agent say: `tests/kinesis/fanout/test_idle_events.py` holds both to it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from memory_log import AnyLog
+from memory_log import SECOND, AnyLog
 
 from sluice.errors import ServiceError
 from sluice.source.cursor import iterator_start
@@ -36,6 +37,13 @@ class Faults:
     caught_up: float = 0.0  # a publisher gives an empty page that says it is at the tip
 
 
+HEARTBEAT = 5 * SECOND
+"""An event comes this often where there are no records (microseconds)."""
+LIFE = 270 * SECOND
+"""A subscription is replaced at this age; the next one begins with an event."""
+SILENT_AFTER = 10 * SECOND
+"""After this long without an event, a subscription is not believed to have nothing new."""
+
 NO_FAULTS = Faults()
 ALL_FAULTS = Faults(
     lose=0.2, lag=0.3, rewind=0.3, refuse=0.1, break_off=0.1, skip=0.1, overlap=0.2, caught_up=0.2
@@ -53,6 +61,9 @@ class Subscription:
         is_pushing: an event has come.
         first: the sequence number of the first record that was pushed.
         freed: records up to this sequence number are not buffered any more.
+        opened_at: when the service was asked for the current one, which lives for `LIFE` (microseconds).
+        heard_at: when the last event came.
+        is_silent: nothing comes any more.
     """
 
     start: Position
@@ -64,6 +75,9 @@ class Subscription:
     caught_up_at: int | None = None
     first: int | None = None
     freed: int = -1
+    opened_at: int = 0
+    heard_at: int = 0
+    is_silent: bool = False
 
 
 def first_number(log: AnyLog, split: SplitId, position: Position) -> int:
@@ -144,6 +158,9 @@ class MemorySubscriptions:
             return None  # no event has come yet
         done = position.sequence if isinstance(position, After) else -1
         events = [event for event in subscription.events if int(event[-1].sequence_number) > done]
+        is_quiet = self.log.now - subscription.heard_at >= SILENT_AFTER and not subscription.has_ended
+        if not events and is_quiet:
+            return None
         self.version += 1
         return SubscriptionProgress(
             [cut_point(event) for event in events],
@@ -185,7 +202,8 @@ class MemorySubscriptions:
             older = self.rng.choice(records)
             if int(older.sequence_number) <= position.sequence:
                 start = After(older.sequence_number)
-        self.subscriptions[split] = Subscription(start, first_number(self.log, split, start))
+        number, now = first_number(self.log, split, start), self.log.now
+        self.subscriptions[split] = Subscription(start, number, opened_at=now, heard_at=now)
 
     def _covers(self, subscription: Subscription, position: Position) -> bool:
         start = subscription.start
@@ -206,14 +224,19 @@ class MemorySubscriptions:
 
     def _push(self, split: SplitId, subscription: Subscription) -> None:
         shard = self.log.shards.get(split)
-        if shard is None or subscription.has_ended:
+        if shard is None or subscription.has_ended or subscription.is_silent:
             return
         behind = behind_number(self.log.records(split), subscription.at)
         if not behind and isinstance(subscription.start, After) and subscription.first is None:
             return  # no record shows yet that none is missing behind the start
         event = behind[: self.rng.randint(1, self.event_size)]
+        stated_at = event[-1].arrival if event else 0
+        if not behind:
+            stated_at = self._hear_idle_events(subscription)
+        stated_at = max(stated_at, subscription.opened_at, subscription.caught_up_at or 0)
         subscription.is_pushing = True
         if event:
+            subscription.heard_at = max(subscription.heard_at, event[-1].arrival)
             last = int(event[-1].sequence_number)
             if subscription.first is None:
                 subscription.first = int(event[0].sequence_number)
@@ -223,8 +246,21 @@ class MemorySubscriptions:
                 subscription.events.append(event)
         subscription.is_at_tip = len(event) == len(behind)
         if subscription.is_at_tip:
-            subscription.caught_up_at = self.log.now
+            subscription.caught_up_at = stated_at
             subscription.has_ended = shard.ending_sequence is not None
+
+    def _hear_idle_events(self, subscription: Subscription) -> int:
+        """Those that have come since the last event. Returns when the wait for the last of them began."""
+        waited_since = 0
+        while True:
+            renewed_at = subscription.opened_at + LIFE
+            heard_at = min(subscription.heard_at + HEARTBEAT, renewed_at)
+            if heard_at > self.log.now:
+                return waited_since
+            waited_since = subscription.heard_at
+            if heard_at == renewed_at:
+                subscription.opened_at = waited_since = renewed_at
+            subscription.heard_at = heard_at
 
 
 def cut_point(event: list[Record]) -> CutPoint:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from memory_log import S0, SECOND, new_log, put_many, put_to
-from memory_subscriptions import Subscription
+from memory_subscriptions import HEARTBEAT, Subscription
 from query import at_latest, check_exactly_once, pushed_query, wait_for_subscriptions
 
 from sluice.errors import DataLossError
@@ -64,7 +64,7 @@ def test_splits_at_their_targets_keep_their_subscriptions() -> None:
 
 
 def test_an_end_holds_the_hints_that_a_probe_would_have_given() -> None:
-    """The record, its arrival, and when no record lay behind it."""
+    """The record, its arrival, and when no record lay behind it: no event has come since."""
     log = new_log()
     query, _ = pushed_query(log)
     put_many(log, 3)
@@ -76,7 +76,7 @@ def test_an_end_holds_the_hints_that_a_probe_would_have_given() -> None:
     assert query.position_of(S0) == {
         "after": last.sequence_number,
         "arrival": last.arrival // 1000,
-        "idle": log.now // 1000,
+        "idle": last.arrival // 1000,
     }
 
 
@@ -132,7 +132,9 @@ def test_cut_points_before_the_position_end_no_batch() -> None:
     query.run_to_end()
     agent.subscriptions.lose()
     older = After(records[5].sequence_number)
-    agent.subscriptions.subscriptions[S0] = Subscription(older, older.sequence)
+    agent.subscriptions.subscriptions[S0] = Subscription(
+        older, older.sequence, opened_at=log.now, heard_at=log.now
+    )
     for _ in range(30):
         records += put_many(log, 1)
         query.run_batch()
@@ -151,7 +153,9 @@ def test_a_subscription_that_is_far_behind_is_waited_for_only_a_moment() -> None
     assert len(query.numbers()) == len(records)
     log.pass_time(30)
     first = After(records[0].sequence_number)
-    agent.subscriptions.subscriptions[S0] = Subscription(first, first.sequence)
+    agent.subscriptions.subscriptions[S0] = Subscription(
+        first, first.sequence, opened_at=log.now, heard_at=log.now
+    )
     records += put_many(log, 5)
     calls = log.calls["GetRecords"]
     assert query.run_batch() is None
@@ -237,7 +241,7 @@ def test_a_batch_after_idle_hours_logs_until_when_no_record_lay_behind_its_start
     log.pass_time(1)
     records += put_many(log, 5)
     query.run_batch()
-    assert query.position_of(S0)["quiet"] == caught_up_at // 1000
+    assert query.position_of(S0)["quiet"] == (caught_up_at - HEARTBEAT) // 1000
     check_exactly_once(query, records)
 
 
