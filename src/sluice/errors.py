@@ -92,6 +92,8 @@ class ServiceError(SluiceError):
         expired_iterator: the shard iterator is older than five minutes: get a new one.
         invalid_argument: the service refused the request as malformed.
         retry_after: seconds that the service asks to wait before another attempt; None if it does not say.
+        credentials: the service refused the credentials.
+        sentence: the service's own message, alone; empty if it gave none.
     """
 
     def __init__(  # noqa: PLR0913 - attributes that each say one thing of the error
@@ -107,6 +109,8 @@ class ServiceError(SluiceError):
         expired_iterator: bool = False,
         invalid_argument: bool = False,
         retry_after: float | None = None,
+        credentials: bool = False,
+        sentence: str = "",
     ) -> None:
         super().__init__(message, retryable=retryable)
         self.operation = operation
@@ -117,3 +121,5 @@ class ServiceError(SluiceError):
         self.expired_iterator = expired_iterator
         self.invalid_argument = invalid_argument
         self.retry_after = retry_after
+        self.credentials = credentials
+        self.sentence = sentence

@@ -155,7 +155,7 @@ def test_what_is_refused_of_all_items_stays_fatal() -> None:
     with pytest.raises(ServiceError, match="exceeded 1024") as caught:
         made.submit([put("a"), put("b"), put("c")])
     assert made.is_fatal(caught.value)
-    assert len(service.calls) == 4
+    assert len(service.calls) == 5  # halves, and what is left of them
     with pytest.raises(ServiceError, match="exceeded 1024"):
         made.submit([put("a")])
 
@@ -194,8 +194,15 @@ def test_keys_of_other_columns_than_the_table_s_are_fatal(count: int) -> None:
 
 def test_an_item_that_is_throttled_by_itself_is_sent_again() -> None:
     """The others were accepted, or will never be."""
-    replies = iter([refusal("ValidationException"), left_over(), refusal("ThrottlingException"), None])
-    made, _ = destination(lambda operation, params: next(replies) or refusing("c")(operation, params))
+    replies = iter(
+        [
+            refusal("ValidationException"),
+            left_over(),
+            refusal("ValidationException"),
+            refusal("ThrottlingException"),
+        ]
+    )
+    made, _ = destination(lambda operation, params: next(replies, None) or refusing("c")(operation, params))
     entries = [put("a"), put("b"), put("c")]
     result = made.submit(entries)
 
@@ -208,7 +215,8 @@ def test_credentials_that_expire_half_way_send_nothing_again_that_was_accepted(
 ) -> None:
     """Where the SDK may find new ones; those of options are the last, and end the task."""
     entries = [put("a"), put("b"), put("c")]
-    script = [refusal("ValidationException"), left_over(), refusal("ExpiredTokenException"), left_over()]
+    invalid = refusal("ValidationException")
+    script = [invalid, left_over(), invalid, refusal("ExpiredTokenException"), left_over()]
     replies = iter(script)
     client = client_for(CONNECTION, "dynamodb")
     made, _ = destination(lambda _, __: next(replies), client=lambda *_: client)
@@ -221,14 +229,13 @@ def test_credentials_that_expire_half_way_send_nothing_again_that_was_accepted(
 
 
 def test_nothing_is_judged_while_all_others_are_throttled() -> None:
-    """The same request comes again."""
+    """The same request is sent again."""
     replies = iter([refusal("ValidationException"), refusal("ValidationException")])
     made, _ = destination(lambda *_: next(replies, refusal("ThrottlingException")))
-    entries = [put("a"), put("b"), put("c")]
-    result = made.submit(entries)
+    with pytest.raises(ServiceError, match="ThrottlingException") as caught:
+        made.submit([put("a"), put("b"), put("c")])
 
-    assert result.failed == entries
-    assert not result.rejected
+    assert not made.is_fatal(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -244,13 +251,39 @@ def test_throttling_of_a_table_is_retried(code: str) -> None:
     assert not made.is_fatal(caught.value)
 
 
-def test_a_full_item_collection_is_fatal() -> None:
-    """A retry would find it as full."""
-    made, _ = destination(lambda _, __: refusal("ItemCollectionSizeLimitExceededException"))
-    with pytest.raises(ServiceError) as caught:
-        made.submit([put("a")])
+@pytest.mark.parametrize("others", ["", "abcdefghijkl"])
+def test_a_full_item_collection_costs_no_other_item(others: str) -> None:
+    """The service refuses the request as a whole. A retry would find it as full, alone too."""
 
-    assert made.is_fatal(caught.value)
+    def respond(_: str, params: dict[str, Any]) -> Any:
+        ((_, writes),) = params["RequestItems"].items()
+        is_full = any(write["PutRequest"]["Item"]["id"]["S"] == "full" for write in writes)
+        return refusal("ItemCollectionSizeLimitExceededException") if is_full else left_over()
+
+    made, service = destination(respond)
+    full = put("full")
+    result = made.submit([*map(put, others), full, *map(put, others.upper())])
+
+    assert [each.entry for each in result.rejected] == [full]
+    assert not result.failed
+    assert len(service.calls) <= 2 * 5
+
+
+@pytest.mark.parametrize("table", ["order-duplicates", "does-not-match-the-schema"])
+def test_what_a_table_is_called_decides_nothing(table: str) -> None:
+    """The service's sentence holds it."""
+
+    def respond(_: str, params: dict[str, Any]) -> Any:
+        ((_, writes),) = params["RequestItems"].items()
+        is_bad = any(write["PutRequest"]["Item"]["id"]["S"] == "b" for write in writes)
+        return refusal("ValidationException", f"An item of {table} is too large") if is_bad else left_over()
+
+    FakeService("dynamodb", respond)
+    made = DynamoDbDestination(CONNECTION, table, key_columns=["id"])
+    entries = [put("a"), put("b"), put("c")]
+    result = made.submit(entries)
+
+    assert [each.entry for each in result.rejected] == [entries[1]]
 
 
 def test_a_table_by_its_arn() -> None:

@@ -330,14 +330,15 @@ def test_a_refusal_for_another_reason_stays_fatal() -> None:
     assert made.is_fatal(caught.value)
     with pytest.raises(ServiceError, match="no such field"):
         made.submit(ENTRIES)
-    assert len(service.calls) == 3
+    assert len(service.calls) == 7 + 5
 
 
 def test_parts_of_a_request_that_fail_for_now_are_sent_again() -> None:
     """What was accepted before is not: a later part is throttled, or the connection is lost."""
     long = [KinesisEntry(b"y", FACES * 129), KinesisEntry(b"z", FACES * 129)]
     service = KeyCounter(len)
-    replies = iter([refusal("ValidationException"), None, refusal("ThrottlingException"), None])
+    invalid = refusal("ValidationException")
+    replies = iter([invalid, None, invalid, None, invalid, refusal("ThrottlingException"), None])
     made, _ = destination(lambda operation, params: next(replies) or service(operation, params))
     result = made.submit([*ENTRIES, *long])
     assert service.stored == [b"a", b"b", b"c", b"z"]
@@ -352,7 +353,8 @@ def test_credentials_that_expire_half_way_send_nothing_again_that_was_accepted(
     """Where the SDK may find new ones; those of options are the last, and end the task."""
     long = [KinesisEntry(b"y", FACES * 129), KinesisEntry(b"z", FACES * 129)]
     service = KeyCounter(len)
-    script = [refusal("ValidationException"), None, refusal("ExpiredTokenException"), None]
+    invalid = refusal("ValidationException")
+    script = [invalid, None, invalid, None, invalid, refusal("ExpiredTokenException"), None]
     replies = iter(script)
     client = client_for(CONNECTION, "kinesis")
     made, _ = destination(

@@ -175,7 +175,7 @@ def is_clock_refused(error: ServiceError) -> bool:
 
     The local clock is off, or the process stood still between signing and sending.
     """
-    return error.code in _CLOCK_CODES or _CLOCK_WORDS.search(str(error)) is not None
+    return error.code in _CLOCK_CODES or _CLOCK_WORDS.search(error.sentence or str(error)) is not None
 
 
 def endpoint_of(error: Exception, called: str) -> str:
@@ -243,6 +243,8 @@ def _from_answer(error: sdk.ClientError, operation: str, target: str, endpoint: 
         missing=name in _MISSING,
         expired_iterator=name == _EXPIRED_ITERATOR,
         invalid_argument=name in _INVALID,
+        credentials=name in _CREDENTIALS,
+        sentence=redact(str(details.get("Message") or "")),
     )
 
 

@@ -45,6 +45,8 @@ _TARGET_CODES: Final = re.compile(
 )
 # These concern the entry: it would be refused again. All other codes are for passing failures.
 _ENTRY_CODES: Final = re.compile(r"^(Invalid|Validation)")
+# Nothing but an entry or its size is refused with these.
+_CERTAIN_CODES: Final = re.compile(r"ItemCollectionSizeLimitExceeded|MessageTooLong|TooLarge|TooLong")
 
 # Our own code for an entry that the answer neither accepts nor refuses.
 NO_RESULT: Final = "NoResult"
@@ -82,6 +84,7 @@ class BatchCall:
         operation: as the service spells it (``SendMessageBatch``).
         target: the stream, table or queue, for messages.
         transient: error codes that are worth a retry, besides those of all services.
+        says_entry: whether a sentence of the service, without names of the user's, is about an entry.
         client: makes the SDK's client; replaced in tests.
         clock: monotonic seconds.
     """
@@ -94,6 +97,7 @@ class BatchCall:
         target: str,
         *,
         transient: frozenset[str] = frozenset(),
+        says_entry: Callable[[str], bool] = lambda _sentence: False,
         client: Callable[[ConnectionConfig, str], Any] = client_for,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -103,8 +107,10 @@ class BatchCall:
         self._method = xform_name(operation)
         self._target = target
         self._transient = transient
+        self._says_entry = says_entry
         self._make_client = client
         self._clock = clock
+        self.place = (connection.endpoint_url or "", connection.region or "", service, target)
         self._endpoint = endpoint_for(connection, service)
         self._contact = FirstContact((connection.endpoint_url, connection.region, service), clock)
         self._expired_since: float | None = None
@@ -184,23 +190,20 @@ class BatchCall:
             rejected=rejected,
         )
 
-    def result_in_order(self, entries: Sequence[EntryT], outcomes: Sequence[Outcome]) -> SubmitResult[EntryT]:
-        """The result of a request whose answer has one outcome for each entry, in their order.
+    def refusals_in_order(
+        self, entries: Sequence[EntryT], outcomes: Sequence[Outcome]
+    ) -> list[Refusal | None]:
+        """What became of the entries of a request whose answer has one outcome for each, in their order.
 
         An entry was accepted if its outcome has an id and no error code. The answer's count of failures is
         not used.
 
         Raises:
-            ServiceError: there are more or fewer outcomes than entries (retryable), or as `result` does.
+            ServiceError: there are more or fewer outcomes than entries. Retryable.
         """
         if len(outcomes) != len(entries):
             raise self.damaged_answer(f"{len(outcomes)} results for {len(entries)} records")
-        refused = {
-            index: self._refusal(each)
-            for index, each in enumerate(outcomes)
-            if each.error_code or not each.id
-        }
-        return self.result(entries, refused)
+        return [self._refusal(each) if each.error_code or not each.id else None for each in outcomes]
 
     def _refusal(self, outcome: Outcome) -> Refusal:
         code = outcome.error_code or NO_RESULT
@@ -214,6 +217,24 @@ class BatchCall:
         if _TARGET_CODES.search(name) or (code.startswith("KMS.") and "Throttl" not in code):
             return "fatal"
         return "reject" if _ENTRY_CODES.search(name) else "retry"
+
+    def may_be_for_an_entry(self, error: ServiceError) -> bool:
+        """Whether a request may have been refused for one of its entries, or for its size."""
+        return (
+            not (error.retryable or error.missing or error.credentials)
+            and self.verdict(error.code) != "fatal"
+        )
+
+    def is_certainly_of_an_entry(self, error: ServiceError) -> bool:
+        """Whether the entry is to blame for which alone a request was refused.
+
+        A destination adds what its service says of entries: see `says_entry`.
+        """
+        return _CERTAIN_CODES.search(error.code) is not None or self._says_entry(self._sentence_of(error))
+
+    def _sentence_of(self, error: ServiceError) -> str:
+        """The service's own sentence, without the name that the user chose for the target."""
+        return error.sentence.replace(self._target, "")
 
     def is_throttling(self, code: str) -> bool | None:
         """See `BaseDestination.is_throttling`. False but for throttling and a few codes that may be both."""

@@ -16,6 +16,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
+from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.destinations.dynamodb.converter import DynamoDbRowConverter, DynamoDbWrite
 from sluice.destinations.dynamodb.items_in_use import items_in_use
 from sluice.destinations.dynamodb.values import canonical
@@ -30,7 +31,8 @@ _KB: Final = 1000
 _UNPROCESSED: Final = Refusal("UnprocessedItem", "", "retry")
 _STILL_WRITING: Final = Refusal("StillBeingWritten", "", "retry")
 # Two writes of one key, and a key of other columns than the table's, which all deletions have alike.
-_NOT_FOR_AN_ITEM: Final = ("duplicates", "does not match the schema")
+_DUPLICATES: Final = "Provided list of item keys contains duplicates"
+_NOT_FOR_AN_ITEM: Final = (_DUPLICATES, "The provided key element does not match the schema")
 _PLACEHOLDER: Final[Any] = ({"DeleteRequest": {"Key": {}}},)
 # From global tables with strong consistency, when two regions write an item at the same time.
 _TRANSIENT: Final = frozenset({"ReplicatedWriteConflictException"})
@@ -116,7 +118,13 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             connection, "dynamodb", "BatchWriteItem", name, transient=_TRANSIENT, client=client, clock=clock
         )
         super().__init__(call)
-        self._has_accepted = False  # so the table is the one that is meant
+        self._requests = PartedRequests(
+            call,
+            send=self._send,
+            refuse=lambda refusal: refusal,
+            is_accepted=lambda refusal: refusal is None,
+            size_of=self.size_in_bytes,
+        )
         self._place = (connection.endpoint_url, connection.region, name)
         self.name = f"dynamodb table '{name}'"
         self.ordering_key = _key if self._keys else None
@@ -142,7 +150,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         return entry.size
 
     def submit(self, entries: Sequence[DynamoDbWrite]) -> SubmitResult[DynamoDbWrite]:
-        """Calls ``BatchWriteItem`` once; for each write by itself if the service refuses one of several.
+        """Calls ``BatchWriteItem``, more than once where the service refuses a request as a whole.
 
         Raises:
             ServiceError: no write is known to have been accepted, or none will be any more.
@@ -156,51 +164,18 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
                 if entry.key is not None and entry.key not in keys
             }
             sent = [entry for n, entry in enumerate(entries) if n not in held]
-            refused = self._refused(sent) if sent else {}
+            answers = self._requests(sent) if sent else []
         finally:
             items_in_use.release(self._place, keys)
+        refused = {id(entry): refusal for entry, refusal in zip(sent, answers, strict=True) if refusal}
         return self._call.result(
             entries,
             held | {n: refused[id(entry)] for n, entry in enumerate(entries) if id(entry) in refused},
         )
 
-    def _refused(self, entries: Sequence[DynamoDbWrite]) -> dict[int, Refusal]:
-        """Sends the writes; returns what the service does not accept, by identity."""
-        try:
-            return {id(entry): _UNPROCESSED for entry in self._write(entries)}
-        except ServiceError as error:
-            # Where nothing was accepted, the table may be a wrong one, which will accept no item.
-            if not self._is_for_an_item(error) or (len(entries) == 1 and not self._has_accepted):
-                raise
-            if len(entries) == 1:
-                return {id(entries[0]): Refusal(error.code, str(error), "reject")}
-            refused = self._refused_apart(entries)
-            if self._has_accepted:
-                return refused
-            if all(each.verdict == "reject" for each in refused.values()):
-                raise
-            return dict.fromkeys(refused, _UNPROCESSED)  # others were throttled: nothing is known yet
-
-    def _refused_apart(self, entries: Sequence[DynamoDbWrite]) -> dict[int, Refusal]:
-        refused = {id(entry): self._refusal(entry) for entry in entries}
-        return {each: refusal for each, refusal in refused.items() if refusal is not None}
-
-    def _refusal(self, entry: DynamoDbWrite) -> Refusal | None:
-        """Sends one write; why it was refused, for now or for good."""
-        try:
-            return _UNPROCESSED if self._write([entry]) else None
-        except ServiceError as error:
-            if self._is_for_an_item(error):
-                return Refusal(error.code, str(error), "reject")
-            if self.is_fatal(error):
-                raise
-            # Others may have been accepted before: only this one is sent again.
-            return Refusal(error.code, str(error), "retry")
-
-    def _is_for_an_item(self, error: ServiceError) -> bool:
-        """Whether a request may have been refused for one of its items, which would always be refused."""
-        is_refused = not error.retryable and self._call.verdict(error.code) == "reject"
-        return is_refused and not any(words in str(error) for words in _NOT_FOR_AN_ITEM)
+    def _send(self, entries: Sequence[DynamoDbWrite]) -> list[Refusal | None]:
+        unprocessed = {id(entry) for entry in self._write(entries)}
+        return [_UNPROCESSED if id(entry) in unprocessed else None for entry in entries]
 
     def _write(self, entries: Sequence[DynamoDbWrite]) -> list[DynamoDbWrite]:
         """Sends one request; returns the writes that the answer calls unprocessed."""
@@ -211,7 +186,9 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             )
             answer = self._call(RequestItems=items)
         except ServiceError as error:
-            if "duplicates" in str(error) and not self._keys:
+            if error.sentence in _NOT_FOR_AN_ITEM:
+                error.missing = True  # no part of it would be accepted
+            if error.sentence == _DUPLICATES and not self._keys:
                 error.args = (f"{error} (option 'keyColumns' makes the last of several rows of a key win)",)
             raise
         # DynamoDB always says what is left. A proxy in front of it that answers by itself does not.
@@ -220,8 +197,6 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             raise self._call.damaged_answer("the answer has no UnprocessedItems")
         # One table, under its name or its ARN.
         left = [write for writes in by_table.values() for write in writes]
-        if len(left) < len(entries):
-            self._has_accepted = True
         if not left:
             return []
         by_content: dict[Hashable, list[DynamoDbWrite]] = defaultdict(list)

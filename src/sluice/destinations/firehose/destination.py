@@ -15,7 +15,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import outcomes_of
-from sluice.destinations.common.batch_call import AwsDestination, BatchCall
+from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
 from sluice.destinations.common.columns import (
     ROWS_AT_A_TIME,
     Column,
@@ -23,6 +23,7 @@ from sluice.destinations.common.columns import (
     check_columns,
     required_column,
 )
+from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.options import Option, OptionValues, matching
 from sluice.sink.bases import BaseElementConverter
 from sluice.sink.config import SinkLimits
@@ -99,6 +100,13 @@ class FirehoseDestination(AwsDestination[bytes]):
             connection, "firehose", "PutRecordBatch", delivery_stream, client=client, clock=clock
         )
         super().__init__(call)
+        self._requests = PartedRequests(
+            call,
+            send=self._send,
+            refuse=lambda refusal: refusal,
+            is_accepted=lambda refusal: refusal is None,
+            size_of=len,
+        )
         self.name = f"firehose delivery stream '{delivery_stream}'"
 
     @classmethod
@@ -115,16 +123,20 @@ class FirehoseDestination(AwsDestination[bytes]):
         return len(entry)
 
     def submit(self, entries: Sequence[bytes]) -> SubmitResult[bytes]:
-        """Calls ``PutRecordBatch`` once.
+        """Calls ``PutRecordBatch``, more than once where the service refuses a request as a whole.
 
         Raises:
             ServiceError: no entry is known to have been accepted, or none will be any more.
             OptionError: no client can be made from the connection options.
         """
+        refusals = self._requests(entries)
+        return self._call.result(entries, {n: each for n, each in enumerate(refusals) if each})
+
+    def _send(self, entries: Sequence[bytes]) -> list[Refusal | None]:
         answer = self._call(
             DeliveryStreamName=self._stream,
             Records=PreparedParameter([{"Data": entry} for entry in entries], _PLACEHOLDER),
         )
         with self._call.reading():
             outcomes = outcomes_of(answer, "RequestResponses")
-        return self._call.result_in_order(entries, outcomes)
+        return self._call.refusals_in_order(entries, outcomes)

@@ -16,13 +16,13 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import Outcome, outcomes_of
-from sluice.destinations.common.batch_call import NO_RESULT, AwsDestination, BatchCall
+from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
+from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.destinations.common.utf8 import utf8_length
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
-from sluice.destinations.kinesis.converter import MAX_KEY_LENGTH, KinesisEntry, KinesisRowConverter
+from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter
 from sluice.destinations.kinesis.foreign_names import SINK_NAMES
 from sluice.destinations.kinesis.shard_map import ShardMapCache, shard_map_cache
-from sluice.errors import ServiceError
 from sluice.option_names import ForeignName
 from sluice.options import BOOLEAN, Kind, Option, OptionValues
 from sluice.sink.config import SinkLimits
@@ -94,8 +94,23 @@ class KinesisStreamsDestination(AwsDestination[KinesisEntry]):
         self._connection = connection
         self._arn = stream_arn
         self._stream = stream_name or (arn.stream if arn else "")
-        call = BatchCall(connection, "kinesis", "PutRecords", self._stream, client=client, clock=clock)
+        call = BatchCall(
+            connection,
+            "kinesis",
+            "PutRecords",
+            self._stream,
+            says_entry=lambda sentence: _NAMES_A_RECORD.search(sentence) is not None,
+            client=client,
+            clock=clock,
+        )
         super().__init__(call)
+        self._requests = PartedRequests(
+            call,
+            send=self._send,
+            refuse=_refused,
+            is_accepted=lambda result: result[1] is None,
+            size_of=_size_of,
+        )
         self.name = f"kinesis stream '{self._stream}'"
 
     @classmethod
@@ -133,7 +148,7 @@ class KinesisStreamsDestination(AwsDestination[KinesisEntry]):
         return _size_of(entry)
 
     def submit(self, entries: Sequence[KinesisEntry]) -> SubmitResult[KinesisEntry]:
-        """Calls ``PutRecords`` once.
+        """Calls ``PutRecords``, more than once where the service refuses a request as a whole.
 
         Raises:
             ServiceError: no record is known to have been accepted, or none will be any more.
@@ -142,73 +157,22 @@ class KinesisStreamsDestination(AwsDestination[KinesisEntry]):
         return self.put(entries)[0]
 
     def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]:
-        """As `submit`. Also returns the service's outcome for each entry.
-
-        Calls ``PutRecords`` more often where the service may have refused the request for a long key, or for
-        a record that is larger than the stream allows.
-        """
-        try:
-            outcomes = self._send(entries)
-        except ServiceError as error:
-            if self._call.verdict(error.code) != "reject" or not any(map(_is_doubtful, entries)):
-                raise
-            outcomes = self._send_apart(entries)
-        return self._call.result_in_order(entries, outcomes), outcomes
-
-    def _send(self, entries: Sequence[KinesisEntry]) -> Sequence[Outcome]:
-        answer = self._call(Records=PreparedParameter(entries, _PLACEHOLDER), **self._address)
-        with self._call.reading():
-            return outcomes_of(answer, "Records")
-
-    def _send_apart(self, entries: Sequence[KinesisEntry]) -> Sequence[Outcome]:
-        """Sends entries that the service may not take one by one, after all others, which go together."""
-        others = [entry for entry in entries if not _is_doubtful(entry)]
-        known: Sequence[Outcome] = ()
-        if others:
-            known = self._send(others)
-            self._call.result_in_order(others, known)  # raises for a damaged answer
-        left = iter(known)
-        return [
-            self._send_alone(entry, others_are_taken=bool(others)) if _is_doubtful(entry) else next(left)
-            for entry in entries
+        """As `submit`. Also returns the service's outcome for each entry."""
+        outcomes = self._requests(entries)
+        return self._call.result(entries, {n: each[1] for n, each in enumerate(outcomes) if each[1]}), [
+            outcome for outcome, _ in outcomes
         ]
 
-    def _send_alone(self, entry: KinesisEntry, *, others_are_taken: bool) -> Outcome:
-        try:
-            outcomes = self._send([entry])
-            self._call.result_in_order([entry], outcomes)
-        except ServiceError as error:
-            verdict = self._call.verdict(error.code)
-            is_its_own = others_are_taken or _NAMES_A_RECORD.search(str(error))
-            if not error.retryable and is_its_own and verdict == "reject":
-                return Outcome(error.code, str(error))
-            if self.is_fatal(error):
-                raise
-            # From here on other entries may have been accepted: only this one is sent again, though the code
-            # of a record may be fatal where that of a request is not, such as that of expired credentials.
-            return Outcome(error.code if verdict == "retry" else NO_RESULT, str(error))
-        return outcomes[0]
+    def _send(self, entries: Sequence[KinesisEntry]) -> list[tuple[Outcome, Refusal | None]]:
+        answer = self._call(Records=PreparedParameter(entries, _PLACEHOLDER), **self._address)
+        with self._call.reading():
+            outcomes = outcomes_of(answer, "Records")
+        return list(zip(outcomes, self._call.refusals_in_order(entries, outcomes), strict=True))
 
 
-def _is_doubtful(entry: KinesisEntry) -> bool:
-    return _may_be_too_long(entry) or _is_large(entry)
-
-
-def _is_large(entry: KinesisEntry) -> bool:
-    """Whether only a stream that allows it takes the record: by default the limit of a stream is 1 MiB.
-
-    See https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.html.
-    """
-    return _size_of(entry) > _MIB
+def _refused(refusal: Refusal) -> tuple[Outcome, Refusal]:
+    return Outcome(refusal.code, refusal.message), refusal
 
 
 def _size_of(entry: KinesisEntry) -> int:
     return len(entry.data) + utf8_length(entry.partition_key)
-
-
-def _may_be_too_long(entry: KinesisEntry) -> bool:
-    """Whether the key has more than 256 UTF-16 units, though not more than 256 code points.
-
-    A key has "a maximum length limit of 256 characters". It is not documented which of the two these are.
-    """
-    return len(entry.partition_key.encode("utf-16-le")) > 2 * MAX_KEY_LENGTH

@@ -18,6 +18,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import NO_RESULT, AwsDestination, BatchCall, Refusal
+from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.destinations.common.utf8 import utf8_length
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
 from sluice.options import Option, OptionValues, matching, redact_url
@@ -107,6 +108,13 @@ class SqsDestination(AwsDestination[SqsMessage]):
             connection, "sqs", "SendMessageBatch", name, transient=_TRANSIENT, client=client, clock=clock
         )
         super().__init__(call)
+        self._requests = PartedRequests(
+            call,
+            send=self._send,
+            refuse=lambda refusal: refusal,
+            is_accepted=lambda refusal: refusal is None,
+            size_of=self.size_in_bytes,
+        )
         self.name = f"sqs queue '{name}'"
         self.ordering_key = _group if self._fifo else None
 
@@ -127,12 +135,16 @@ class SqsDestination(AwsDestination[SqsMessage]):
         return size
 
     def submit(self, entries: Sequence[SqsMessage]) -> SubmitResult[SqsMessage]:
-        """Calls ``SendMessageBatch`` once.
+        """Calls ``SendMessageBatch``, more than once where the service refuses a request as a whole.
 
         Raises:
             ServiceError: no message is known to have been accepted, or none will be any more.
             OptionError: no client can be made from the connection options.
         """
+        refusals = self._requests(entries)
+        return self._call.result(entries, {n: each for n, each in enumerate(refusals) if each})
+
+    def _send(self, entries: Sequence[SqsMessage]) -> list[Refusal | None]:
         answer = self._call(
             QueueUrl=self._url,
             Entries=PreparedParameter(
@@ -142,15 +154,17 @@ class SqsDestination(AwsDestination[SqsMessage]):
         with self._call.reading():
             results = msgspec.convert(answer, _Results)
         numbers = {str(n): n for n in range(len(entries))}
-        refused = {n: Refusal(NO_RESULT, "", "retry") for n in numbers.values()}
+        refused: dict[int, Refusal | None] = {n: Refusal(NO_RESULT, "", "retry") for n in numbers.values()}
         try:
             for accepted in results.successful:
-                del refused[numbers[accepted.id]]
+                if refused[numbers[accepted.id]] is None:
+                    raise KeyError(accepted.id)  # noqa: TRY301 - named twice
+                refused[numbers[accepted.id]] = None
             for failure in results.failed:
                 refused[numbers[failure.id]] = self._refusal(failure)
         except KeyError as error:
             raise self._call.damaged_answer(f"a result for no message: {error}") from None
-        return self._call.result(entries, refused)
+        return list(refused.values())
 
     def _refusal(self, failure: _Failure) -> Refusal:
         """Reads one failure. A sender's fault will be refused again, unless it is throttling."""
