@@ -242,7 +242,7 @@ class StreamEnumerator:
             {split: state for split, state in self._splits.states.items() if split not in self._splits.held}
         )
         spans = [span for span in (limits.span, self._planner.max_drift) if span is not None]
-        self._subscription_tracker.adopt(states, min(spans, default=None))
+        self._subscription_tracker.adopt(states, min(spans, default=None), self._planner.max_drift)
         ends = self._planner.plan(states, limits, held)
         if any(state.reads.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
             self._discovery.mark_stale()

@@ -378,7 +378,8 @@ class SplitState:
         caught_up_at = progress.caught_up_at if is_whole else None
         self.cursor = self.cursor.at(self._behind_last(caught_up_at))
         if caught_up_at is not None:
-            self.tip_at = caught_up_at
+            # A probe may have come to the tip since the event was made.
+            self.tip_at = caught_up_at if points else max(caught_up_at, self.tip_at or 0)
             self._confirm_caught_up(caught_up_at)
 
     def leave_to_probes(self) -> None:
@@ -453,6 +454,8 @@ class SplitState:
     # --- inside ---------------------------------------------------------------------------------------
 
     def _drop_cut_points(self) -> None:
+        if self.cut_points:
+            self.tip_at = None
         self.cut_points, self.reach = (), Reach.UNKNOWN
 
     def _observe_density(self, points: Sequence[CutPoint]) -> None:

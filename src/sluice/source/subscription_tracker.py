@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.source.cut_points import CutPoint
 from sluice.source.offsets import Position
-from sluice.source.split_state import SplitState
+from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import Split, SplitId
 from sluice.source.subscriptions import SubscriptionProgress, Subscriptions
 
@@ -52,12 +52,15 @@ class SubscriptionTracker:
         if self._subscriptions is not None:
             self._subscriptions.follow({split: state.position for split, state in readable.items()})
 
-    def adopt(self, states: Iterable[SplitState], max_span: int | None) -> None:
+    def adopt(
+        self, states: Collection[SplitState], max_span: int | None, max_drift: int | None = None
+    ) -> None:
         """Brings the states of pushed splits up to date; the other splits are left to probes.
 
         Args:
             max_span: how much arrival time one event may cover (microseconds), since batches end between
                 events. None: any.
+            max_drift: see `PlannerSettings`.
         """
         if self._subscriptions is None:
             return
@@ -81,6 +84,8 @@ class SubscriptionTracker:
                 state.adopt(progress)
             if not _keeps_to(max_span, state.cut_points):
                 state.reset()
+        if max_drift is not None:
+            _leave_holding_back(states, max_drift)
 
     def ended_unlisted(self, states: Mapping[SplitId, SplitState], listed: Container[SplitId]) -> list[Split]:
         """Splits that are not listed any more, but whose subscriptions have brought all their records."""
@@ -121,6 +126,15 @@ def _hides_end(split: Split, progress: SubscriptionProgress) -> bool:
     Then a probe finds the end.
     """
     return split.is_closed and progress.is_at_tip and not progress.cut_points
+
+
+def _leave_holding_back(states: Collection[SplitState], max_drift: int) -> None:
+    """Leaves a split to probes if what its last event says is so old that others would wait for the next."""
+    newest = max((state.cut_points[-1].arrival for state in states if state.cut_points), default=0)
+    for state in states:
+        is_idle = state.is_pushed and state.reach is Reach.TIP and not state.cut_points
+        if is_idle and (state.tip_at or 0) + max_drift < newest:
+            state.leave_to_probes()
 
 
 def _keeps_to(span: int | None, points: Sequence[CutPoint]) -> bool:

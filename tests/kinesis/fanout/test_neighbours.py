@@ -54,6 +54,7 @@ class Neighbours:
         self.log = ModelLog(self.model, backoffs={**BACKOFFS, **once})  # as `KinesisLog.for_planning`
         self.drift, self.limits = drift, limits
         self.states: dict[str, str] = {}
+        self._lost: set[str] = set()
         self._shards = self.log.create("s", 1 + len(others))
         self.log.pass_time(10)
         make = AGENTS[publisher]
@@ -72,6 +73,8 @@ class Neighbours:
     def set_state(self, index: int, state: str) -> None:
         split = self._shards[1 + index]
         self.states[split.shard] = state
+        if state in ("silent", "throttled"):  # its subscription is lost, and the next one takes its time
+            self._lost.add(split.shard)
         if state.startswith("throttled"):
             self.log.expire_iterators()
 
@@ -111,16 +114,16 @@ class Neighbours:
         if rows and any(rows.values()):
             self._row_at = now
         # With `maxDrift` the others wait for a shard of which nothing can be known.
-        if self.drift is not None and "throttled" in self.states.values():
-            self._readable_at = now
-        if self.drift is not None and self._are_reads_needed and "throttled reads" in self.states.values():
+        if self.drift is not None and any(map(self._is_unknown, self.states)):
             self._readable_at = now
         if now - max(self._row_at, self._readable_at) > LONGEST_GAP:
             self.gaps.append(now)
 
-    @property
-    def _are_reads_needed(self) -> bool:
-        return not isinstance(self.agent, PushedAgent)
+    def _is_unknown(self, shard: str) -> bool:
+        """Whether a shard may be refused to readers, and no subscription tells of it."""
+        state = self.states[shard]
+        has_events = isinstance(self.agent, PushedAgent) and shard not in self._lost
+        return state == "throttled" or (state == "throttled reads" and not has_events)
 
     def _put(self, split: SplitId) -> None:
         low, high = self.log.shards[split].hash_range
@@ -165,6 +168,16 @@ def test_an_idle_shard_holds_nobody_back(publisher: str) -> None:
     """Through two renewals of its subscription: each begins with an event, and then one comes every 5 s."""
     neighbours = Neighbours(publisher, ["idle"], drift=10 * SECOND, limits=NO_LIMITS)
     neighbours.run(600)
+    neighbours.check()
+
+
+def test_a_drift_that_is_shorter_than_the_pause_between_events_delays_no_row() -> None:
+    """The planner reads the idle shard, where its last event does not tell enough."""
+    neighbours = Neighbours("subscribes", ["idle"], drift=SECOND, limits=NO_LIMITS)
+    neighbours.run(20)
+    for _ in range(60):
+        neighbours.run(1)
+        assert len(neighbours.query.numbers()) >= len(neighbours.records) - 3
     neighbours.check()
 
 
