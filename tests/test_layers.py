@@ -67,7 +67,7 @@ BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source", "sluic
 LAYERS = (
     Layer(("sluice.errors",)),
     Layer(("sluice.environment",)),
-    Layer(("sluice.instants",)),
+    Layer(("sluice.instants",), ("sluice.errors",)),
     Layer(("sluice.private_files",)),
     Layer(("sluice.letterboxes",), ("sluice.private_files",)),
     Layer(("sluice.hosts",)),

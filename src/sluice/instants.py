@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Final
 
+from sluice.errors import OptionError
+
 __all__ = [
     "EPOCH",
     "MICROS_PER_SECOND",
+    "TIME_FORM",
     "far_date",
     "far_instant",
     "iso_instant",
@@ -22,17 +26,25 @@ __all__ = [
     "micros_from_seconds",
     "micros_to_datetime",
     "parse_instant",
-    "parse_instant_or_seconds",
+    "parse_time",
 ]
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICROS_PER_SECOND: Final = 1_000_000
 
 _MICROSECOND: Final = timedelta(microseconds=1)
+_FIRST: Final = (datetime.min.replace(tzinfo=timezone.utc) - EPOCH) // _MICROSECOND
+_LAST: Final = (datetime.max.replace(tzinfo=timezone.utc) - EPOCH) // _MICROSECOND
 _MICROS_PER_DAY: Final = 86_400 * MICROS_PER_SECOND
 _DAYS_IN_400_YEARS: Final = 146_097
-# Eleven digits reach past the year 5000; thirteen would be milliseconds.
-_SECONDS: Final = re.compile(r"\d{1,11}(\.\d+)?")
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
+_FIRST_SECOND: Final = 1_000_000_000  # 2001-09-09: smaller numbers are years, or dates without dashes
+_DAY: Final = 86_400.0
+TIME_FORM: Final = (
+    "ISO-8601 such as 2026-01-31 or 2026-01-31T12:00:00.250Z (without an offset: UTC), or seconds since the "
+    f"epoch, from {_FIRST_SECOND} (2001-09-09) to a day from now"
+)
+"""The times that users may write, as messages tell it."""
 _ISO: Final = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)"
     r"(?:[Tt ](?P<minute>\d\d:\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?)?"
@@ -86,7 +98,7 @@ def parse_instant(text: str) -> int:
     microseconds are cut off. `datetime.fromisoformat` of Python 3.10 knows neither ``Z`` nor most fractions.
 
     Raises:
-        ValueError: the text is no such date.
+        ValueError: the text is no such date, or one that is outside the years 1 to 9999 in UTC.
     """
     match = _ISO.fullmatch(text.strip())
     if match is None:
@@ -94,19 +106,34 @@ def parse_instant(text: str) -> int:
     moment = datetime.fromisoformat(f"{match['day']} {match['minute'] or '00:00'}:{match['second'] or '00'}")
     micros = int((match["fraction"] or "").ljust(6, "0")[:6])
     zone = timezone(_utc_offset(match["zone"] or "Z"))
-    return micros_from_datetime(moment.replace(tzinfo=zone)) + micros
+    instant = micros_from_datetime(moment.replace(tzinfo=zone)) + micros
+    if not _FIRST <= instant <= _LAST:
+        raise ValueError(text)
+    return instant
 
 
-def parse_instant_or_seconds(text: str) -> int:
-    """Microseconds since the epoch of what users write: ISO-8601, or seconds since the epoch.
+def parse_time(text: str) -> int:
+    """Microseconds since the epoch of what users write for any source: see `TIME_FORM`.
 
     Raises:
-        ValueError: the text is neither. Milliseconds since the epoch are refused, too.
+        ValueError: the text is neither a time nor a number.
+        OptionError: the text is a number that cannot be meant as seconds, such as a date without dashes.
     """
     text = text.strip()
-    if _SECONDS.fullmatch(text):
-        return int(Decimal(text) * MICROS_PER_SECOND)
-    return parse_instant(text)
+    if _NUMBER.fullmatch(text) is None:
+        return parse_instant(text)
+    if not _FIRST_SECOND <= float(text) <= time.time() + _DAY:
+        raise OptionError(f"is {text!r}: {_hint(text)}allowed is {TIME_FORM}")
+    return int(Decimal(text) * MICROS_PER_SECOND)
+
+
+def _hint(number: str) -> str:
+    """What the user may have meant by a number that is not allowed."""
+    if re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", number):
+        return f"the date is written {number[:4]}-{number[4:6]}-{number[6:]}; "
+    if number.isdigit() and 1000 * _FIRST_SECOND <= int(number) <= 1000 * (time.time() + _DAY):
+        return f"milliseconds are not taken: the time in seconds is {number[:-3]}.{number[-3:]}; "
+    return ""
 
 
 def _utc_offset(zone: str) -> timedelta:

@@ -84,6 +84,22 @@ def test_all_options() -> None:
             {"startingTimestamp": "1700000000"},
             "'startingTimestamp' needs 'startingPosition' AT_TIMESTAMP",
         ),
+        (
+            False,
+            {"endingTimestamp": "20260131"},
+            "'endingTimestamp' is '20260131': the date is written 2026-01-31",
+        ),
+        (False, {"endingTimestamp": "2026"}, "'endingTimestamp' is '2026': allowed is ISO-8601"),
+        (
+            True,
+            {"startingPosition": "AT_TIMESTAMP", "startingTimestamp": "0001-01-01T00:00+14:00"},
+            "'startingTimestamp' is '0001-01-01T00:00.14:00': allowed is ISO-8601",
+        ),
+        (
+            False,
+            {"endingTimestamp": "9999-12-31T23:59-12:00"},
+            "'endingTimestamp' is '9999-12-31T23:59-12:00': allowed is ISO-8601",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(streaming: bool, options: dict[str, str], problem: str) -> None:

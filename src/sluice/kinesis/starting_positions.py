@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from sluice.aws.shard_table import FORM, ShardTable, parse_shard_table, quoted
 from sluice.errors import OptionError
-from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant_or_seconds
+from sluice.instants import MICROS_PER_SECOND, TIME_FORM, iso_instant, parse_time
 from sluice.options import Kind, Option
 from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, before
 from sluice.source.sequence import sequence_of
@@ -169,45 +168,11 @@ def _is_count(value: Any) -> bool:
 
 def _shard_time(shard: str, given: Any) -> int:
     try:
-        return _parse_time(given if isinstance(given, str) else "")
+        return parse_time(given if isinstance(given, str) else "")
     except ValueError:  # OptionError is one
         raise OptionError(
-            f"has {quoted(given)} as AT_TIMESTAMP of shard '{shard}': allowed is {_TIME_FORM}, as a string"
+            f"has {quoted(given)} as AT_TIMESTAMP of shard '{shard}': allowed is {TIME_FORM}, as a string"
         ) from None
-
-
-_NUMBER: Final = re.compile(r"\d+(\.\d+)?")
-_FIRST_SECOND: Final = 1_000_000_000  # 2001-09-09; Kinesis is from 2013
-_DAY: Final = 86_400.0
-_FIRST_MILLISECOND: Final = 1000 * _FIRST_SECOND
-_TIME_FORM: Final = (
-    "ISO-8601 such as 2026-01-31 or 2026-01-31T12:00:00.250Z (without an offset: UTC), or seconds since the "
-    f"epoch, from {_FIRST_SECOND} (2001-09-09) to a day from now"
-)
-
-
-def _parse_time(text: str) -> int:
-    """Microseconds since the epoch.
-
-    Raises:
-        ValueError: the text is neither a time nor a number.
-        OptionError: the text is a number that cannot be meant as seconds, such as a date without dashes.
-    """
-    text = text.strip()
-    if _NUMBER.fullmatch(text) is None:
-        return parse_instant_or_seconds(text)
-    if not _FIRST_SECOND <= float(text) <= time.time() + _DAY:
-        raise OptionError(f"is {text!r}: {_hint(text)}allowed is {_TIME_FORM}")
-    return parse_instant_or_seconds(text)
-
-
-def _hint(number: str) -> str:
-    """What the user may have meant by a number that is not allowed."""
-    if re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", number):
-        return f"the date is written {number[:4]}-{number[4:6]}-{number[6:]}; "
-    if number.isdigit() and _FIRST_MILLISECOND <= int(number) <= 1000 * (time.time() + _DAY):
-        return f"milliseconds are not taken: the time in seconds is {number[:-3]}.{number[-3:]}; "
-    return ""
 
 
 # --- the options ---------------------------------------------------------------------------------------
@@ -216,7 +181,7 @@ STARTING_POSITION: Kind[Word | ShardTable[ShardStart]] = Kind(
     "position", "LATEST, TRIM_HORIZON, AT_TIMESTAMP, or JSON: " + FORM, _parse_start
 )
 ENDING_POSITION: Kind[Word] = Kind("position", "LATEST or AT_TIMESTAMP", _parse_end)
-TIMESTAMP: Kind[int] = Kind("timestamp", _TIME_FORM, _parse_time)
+TIMESTAMP: Kind[int] = Kind("timestamp", TIME_FORM, parse_time)
 
 
 STARTING = Option(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice.instants import MICROS_PER_SECOND, micros_from_seconds, parse_instant_or_seconds
+from sluice.instants import MICROS_PER_SECOND, TIME_FORM, micros_from_seconds, parse_time
 from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, duration, integer, size
 from sluice.source.admission import NO_LIMITS, Limits
 
@@ -52,13 +52,7 @@ FAIL_ON_DATA_LOSS = Option(
 )
 
 
-def _time(text: str) -> int:
-    return parse_instant_or_seconds(text.strip())
-
-
-TIMESTAMP: Kind[int] = Kind(
-    "timestamp", "an ISO-8601 time (2026-11-22T12:00:00Z) or seconds since the epoch", _time
-)
+TIMESTAMP: Kind[int] = Kind("timestamp", TIME_FORM, parse_time)
 STARTING = Option(
     "startingPosition",
     choice("EARLIEST", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"),
