@@ -264,11 +264,17 @@ def test_another_schema_is_refused(schema: StructType) -> None:
 
 
 def test_a_schema_with_the_same_columns_is_taken() -> None:
-    """Also where it says that columns are not nullable."""
-    strict = StructType([StructField(field.name, field.dataType, nullable=False) for field in SPARK_SCHEMA])
+    """It says what the source says."""
+    assert isinstance(source().reader(StructType(list(SPARK_SCHEMA.fields))), BatchReader)
 
-    assert isinstance(source().reader(strict), BatchReader)
-    assert isinstance(source().streamReader(strict), StreamReader)
+
+@pytest.mark.parametrize("place", range(len(SPARK_SCHEMA.fields)))
+def test_a_schema_without_nulls_is_refused(place: int) -> None:
+    """The query would fail at the first row that has a null there, and at each restart."""
+    fields = [StructField(f.name, f.dataType, nullable=n != place) for n, f in enumerate(SPARK_SCHEMA)]
+    for make in (source().reader, source().streamReader):
+        with pytest.raises(OptionError, match="columns can't be NOT NULL"):
+            make(StructType(fields))
 
 
 def test_the_shim_imports_neither_the_sdk_nor_the_readers() -> None:

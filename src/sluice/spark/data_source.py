@@ -34,6 +34,7 @@ _TIMESTAMP: Final = re.compile(
     re.IGNORECASE,
 )
 """The type in a schema as text. A column or field that has this name is followed by its own type."""
+_NULLS: Final = re.compile(r'"(?:nullable|containsNull|valueContainsNull)":(true|false)')
 _BETWEEN: Final = re.compile(r"\s*([:,<>()])\s*")
 _UNTYPED: Final = re.compile(rf"\s+not\s+null\b|\s+comment\s+(?:{_QUOTED})", re.IGNORECASE)
 """What says nothing of a column's type."""
@@ -147,6 +148,13 @@ class SourceDataSource(DataSource):
         expected = own if isinstance(own, str) else _text_of(_for_spark(own))
         if _normal(_text_of(schema)) != _normal(expected):
             raise OptionError(f"{source.name}: the schema can't be chosen; it is always: {expected}")
+        if isinstance(own, str):
+            is_stricter = "not null" not in own.lower() and not all(_nulls(schema))
+        else:
+            pairs = zip(_nulls(_for_spark(own)), _nulls(schema), strict=False)
+            is_stricter = any(own_has > has for own_has, has in pairs)
+        if is_stricter:
+            raise OptionError(f"{source.name}: columns can't be NOT NULL; the schema is always: {expected}")
 
     @classmethod
     def _source_class(cls) -> type[Source]:
@@ -200,6 +208,11 @@ def _for_spark(schema: Any) -> Any:
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - imports Arrow
 
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def _nulls(schema: StructType) -> list[bool]:
+    """Whether nulls are allowed, for each column, field, element and value in turn."""
+    return [word == "true" for word in _NULLS.findall(schema.json())]
 
 
 def _text_of(schema: StructType) -> str:
