@@ -59,7 +59,10 @@ class S3(Target):
         try:
             self.lake.check_nothing_else()
         except AssertionError as error:
-            problems.append(f"leftovers: {str(error)[:200]}")
+            others = set(self.lake.listed()) - set(self.lake.files())
+            problems.append(
+                f"leftovers: uploads {self.lake.uploads()}, {len(others)} other keys; {error}"[:400]
+            )
         return problems + self._with_duckdb() + self._with_spark() + self._expire()
 
     def _with_duckdb(self) -> list[str]:

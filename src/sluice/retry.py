@@ -6,22 +6,27 @@ FLIP-128; https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitt
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import random
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sluice.errors import ServiceError, SluiceError
 
 if TYPE_CHECKING:
     import tenacity
 
-__all__ = ["Backoff", "Retrier"]
+__all__ = ["UNLIMITED", "Backoff", "Retrier"]
 
 T = TypeVar("T")
+
+UNLIMITED: Final = sys.maxsize
+"""Retries until `Backoff.give_up_after`."""
 
 _log = logging.getLogger(__name__)
 
@@ -79,16 +84,6 @@ class Retrier:
         def wait(state: tenacity.RetryCallState) -> float:
             return self.jitter() * backoff.ceiling(state.attempt_number - 1)
 
-        def log(state: tenacity.RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            pause = state.next_action.sleep if state.next_action else 0.0
-            number, most = state.attempt_number, backoff.max_retries
-            if number <= most:
-                _log.info("retry %d of %d in %.3f s: %s", number, most, pause, error)
-            elif number == most + 1:
-                patience = backoff.throttle_patience
-                _log.warning("throttled; trying for up to %.0f s, next in %.3f s: %s", patience, pause, error)
-
         throttled, begun = 0, self.clock()
 
         def is_over(state: tenacity.RetryCallState) -> bool:
@@ -109,10 +104,28 @@ class Retrier:
             wait=wait,
             retry=tenacity.retry_if_exception(_is_retryable),
             sleep=self.sleep,
-            before_sleep=log,
+            before_sleep=functools.partial(_log_retry, backoff),
             reraise=True,
         )
-        return retrying(function)
+        result = retrying(function)
+        if backoff.max_retries == UNLIMITED and (retries := retrying.statistics["attempt_number"] - 1):
+            _log.warning("succeeded after %.0f s and %d retries", self.clock() - begun, retries)
+        return result
+
+
+def _log_retry(backoff: Backoff, state: tenacity.RetryCallState) -> None:
+    """Each retry of a limited number; of others only that they begin."""
+    error = state.outcome.exception() if state.outcome else None
+    pause = state.next_action.sleep if state.next_action else 0.0
+    number, most = state.attempt_number, backoff.max_retries
+    if most == UNLIMITED:
+        if number == 1:
+            _log.warning("retrying for up to %.0f s: %s", backoff.give_up_after, error)
+    elif number <= most:
+        _log.info("retry %d of %d in %.3f s: %s", number, most, pause, error)
+    elif number == most + 1:
+        patience = backoff.throttle_patience
+        _log.warning("throttled; trying for up to %.0f s, next in %.3f s: %s", patience, pause, error)
 
 
 def _is_retryable(error: BaseException) -> bool:

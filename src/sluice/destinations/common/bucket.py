@@ -18,7 +18,7 @@ from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, DamagedA
 from sluice.destinations.common.object_settings import NO_CHECKSUMS, ObjectSettings, hint_for
 from sluice.errors import OptionError, ServiceError
 from sluice.instants import micros_from_datetime
-from sluice.retry import Backoff, Retrier
+from sluice.retry import UNLIMITED, Backoff, Retrier
 
 __all__ = ["CONCURRENT_REQUESTS", "Bucket", "StoredObject", "split_s3_path"]
 
@@ -78,6 +78,7 @@ class Bucket:
             writers at the same moment may both succeed.
         client: makes the SDK's client; replaced in tests.
         retrier: how throttling and lost connections are waited out.
+        patience: seconds; None: until a number of retries is used up, within about 20 s.
     """
 
     def __init__(  # noqa: PLR0913 - two are for tests
@@ -89,8 +90,12 @@ class Bucket:
         allows_unsafe_commits: bool = False,
         client: Callable[[ConnectionConfig, str], Any] = client_for,
         retrier: Retrier | None = None,
+        patience: float | None = None,
     ) -> None:
         self._name = name
+        self._backoff = (
+            _BACKOFF if patience is None else replace(_BACKOFF, max_retries=UNLIMITED, give_up_after=patience)
+        )
         self._connection = replace(connection, sends_checksums=settings.checksum_algorithm != NO_CHECKSUMS)
         self._settings = settings
         self._allows_unsafe_commits = allows_unsafe_commits
@@ -148,9 +153,9 @@ class Bucket:
                 raise
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Removes an upload and its parts, if it exists."""
+        """Removes an upload and its parts, if it exists. Tidies up, so it has less patience than the rest."""
         try:
-            self._call("AbortMultipartUpload", key, Key=key, UploadId=upload_id)
+            self._call("AbortMultipartUpload", key, backoff=_BACKOFF, Key=key, UploadId=upload_id)
         except ServiceError as error:
             if error.code not in _NOT_FOUND:
                 raise
@@ -192,7 +197,7 @@ class Bucket:
         content_type: str = _JSON,
         *,
         is_data: bool = False,
-        backoff: Backoff = _BACKOFF,
+        backoff: Backoff | None = None,
     ) -> None:
         """Puts an object in one request; replaces an existing one. `is_data`: it holds rows."""
         self._call(
@@ -240,7 +245,7 @@ class Bucket:
                 return False
             self.put(key, body)
             return True
-        return self._put_if_none(key, body, _BACKOFF)
+        return self._put_if_none(key, body, self._backoff)
 
     def check_conditional_writes(self, prefix: str) -> None:
         """Finds out, once a process, whether S3 keeps the promise of `put_if_absent`.
@@ -365,7 +370,7 @@ class Bucket:
         *,
         required: str | None = None,
         read: Callable[[Any], Any] = lambda answer: answer,
-        backoff: Backoff = _BACKOFF,
+        backoff: Backoff | None = None,
         is_data: bool = False,
         **parameters: Any,
     ) -> Any:
@@ -377,7 +382,7 @@ class Bucket:
             required: a field that S3's answers have, and those of a proxy in front of it do not; an answer
                 without it is damaged, and the call is retried.
             read: makes the result from the answer; retried with the call.
-            backoff: how it is retried.
+            backoff: how it is retried; None: as the bucket is.
             is_data: see `ObjectSettings.parameters`.
             parameters: of the call, without the bucket.
         """
@@ -393,7 +398,7 @@ class Bucket:
             except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
                 raise self._translated(error, operation, target) from None
 
-        return self._retrier.call(backoff, attempt)
+        return self._retrier.call(backoff or self._backoff, attempt)
 
     def _translated(self, error: Exception, operation: str, target: str) -> ServiceError:
         translated = translate(

@@ -20,6 +20,7 @@ from sluice.destinations.s3.writer import FileSettings, S3Writer
 from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, integer, matching, size
 from sluice.sink.bases import BaseCommittingDestination
 from sluice.sink.contracts import Epoch, Origin, StructType
+from sluice.sink.options import MAX_RETRY_DURATION
 
 __all__ = ["PATH", "S3Destination"]
 
@@ -110,6 +111,7 @@ class S3Destination(BaseCommittingDestination[Upload]):
         MAX_OPEN_FILES,
         *OBJECT_OPTIONS,
         ALLOW_UNSAFE_COMMITS,
+        MAX_RETRY_DURATION,
     )
 
     def __init__(
@@ -155,6 +157,7 @@ class S3Destination(BaseCommittingDestination[Upload]):
             connection,
             object_settings,
             allows_unsafe_commits=values.require(ALLOW_UNSAFE_COMMITS),
+            patience=values.require(MAX_RETRY_DURATION),
         )
         return cls(layout, bucket, settings)
 

@@ -1,0 +1,94 @@
+"""S3 is away for a while: calls of tasks and of the commit are retried for `maxRetryDuration`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from botocore import exceptions as sdk
+from fake_s3 import CONNECTION, FakeS3, refusal
+
+from sluice.destinations import read_sink
+from sluice.destinations.common.bucket import Bucket
+from sluice.errors import OptionError, ServiceError
+from sluice.retry import Retrier
+
+PATIENCE = 900.0
+AWAY = sdk.EndpointConnectionError(endpoint_url="http://s3.test")
+
+
+class Clock:
+    """Time passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def read(self) -> float:
+        return self.now
+
+
+def write(clock: Clock, s3: FakeS3) -> None:
+    """All that a task and a commit do."""
+    retrier = Retrier(clock.sleep, lambda: 0.5, clock.read)
+    bucket = Bucket("lake", CONNECTION, client=s3.client, retrier=retrier, patience=PATIENCE)
+    upload = bucket.create_upload("key", "text/plain")
+    part = bucket.upload_part("key", upload, 1, b"rows")
+    bucket.complete_upload("key", upload, [part])
+    assert bucket.put_if_absent("manifest", b"{}")
+
+
+@pytest.mark.parametrize("failure", [AWAY, refusal("SlowDown", 503), refusal("InternalError", 500)])
+@pytest.mark.parametrize(
+    "operation", ["create_multipart_upload", "upload_part", "complete_multipart_upload", "put_object"]
+)
+def test_an_outage_of_minutes_ends_no_call(
+    operation: str, failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged when it begins and when it ends."""
+    clock = Clock()
+    s3 = FakeS3(lambda _number, called: failure if called == operation and clock.now < 600 else None)
+    with caplog.at_level(logging.INFO, "sluice.retry"):
+        write(clock, s3)
+    assert clock.now >= 600
+    assert s3.objects["key"] == b"rows"
+    began, ended = [record.message for record in caplog.records]
+    assert began.startswith("retrying for up to 900 s: ")
+    assert ended.startswith("succeeded after 60")
+
+
+def test_patience_ends() -> None:
+    clock = Clock()
+    with pytest.raises(ServiceError) as raised:
+        write(clock, FakeS3(lambda _number, _operation: AWAY))
+    assert raised.value.retryable
+    assert PATIENCE <= clock.now < PATIENCE + 10
+
+
+def test_what_is_wrong_for_good_fails_at_once() -> None:
+    clock = Clock()
+    with pytest.raises(ServiceError):
+        write(clock, FakeS3(lambda _number, _operation: refusal("AccessDenied", 403)))
+    assert clock.now == 0
+
+
+def test_nobody_waits_so_long_to_tidy_up() -> None:
+    clock = Clock()
+    retrier = Retrier(clock.sleep, lambda: 0.5, clock.read)
+    s3 = FakeS3(lambda _number, _operation: AWAY)
+    bucket = Bucket("lake", CONNECTION, client=s3.client, retrier=retrier, patience=PATIENCE)
+    with pytest.raises(ServiceError):
+        bucket.abort_upload("key", "upload")
+    assert clock.now < 30
+
+
+def test_the_option_is_of_destinations_that_read_it() -> None:
+    """Other options of the writer that sends batches are still refused."""
+    options = {"destination": "s3", "path": "s3://lake/events", "region": "us-east-1"}
+    destination: Any = read_sink(options | {"maxRetryDuration": "2m"}).destination
+    assert destination._bucket._backoff.give_up_after == 120
+    with pytest.raises(OptionError, match="maxInFlightRequests"):
+        read_sink(options | {"maxInFlightRequests": "2"})
