@@ -152,5 +152,5 @@ def _times(verdict: Verdict) -> Iterator[str]:
 def _outcome(verdict: Verdict) -> Iterator[str]:
     yield from (f"PROBLEM: {problem}" for problem in verdict.problems)
     settings = verdict.settings
-    again = f"make chaos SEED={settings.seed} MINUTES={settings.seconds / 60:g}"
+    again = f"make chaos SEED={settings.seed} MINUTES={settings.seconds / 60:g} S3={settings.s3}"
     yield f"seed {settings.seed}: {'every promise kept' if verdict.is_right else 'FAILED'} ({again})"
