@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sluice.aws.errors import DamagedAnswerError
+from sluice.aws.mended_text import mended
 
 __all__ = ["BREAK", "CONTENT_TYPE", "Decoder", "ReadField", "encode", "is_cbor"]
 
@@ -68,6 +69,9 @@ class Decoder:
         body: the whole answer.
         fields: what reads a field of the answer in the decoder's place, if it can.
 
+    Attributes:
+        has_mended: whether a text was no UTF-8; see `mended`.
+
     Raises:
         DamagedAnswerError: `body` is cut short, or something else than one map with names as keys. Every
             method raises it.
@@ -77,6 +81,7 @@ class Decoder:
         self._body = body
         self._fields = fields or {}
         self._items_left = _MOST_ITEMS
+        self.has_mended = False
 
     def decode(self) -> dict[str, Any]:
         """Decodes the whole answer."""
@@ -157,8 +162,9 @@ class Decoder:
             data, at = b"".join(chunks), at + 1
         try:
             return data if major == _BYTES else data.decode(), at
-        except UnicodeDecodeError as error:
-            raise DamagedAnswerError(f"a text of the answer is no UTF-8: {error.reason}") from None
+        except UnicodeDecodeError:
+            self.has_mended = True
+            return mended(data), at
 
     def _array(self, count: int | None, at: int, depth: int) -> tuple[list[Any], int]:
         items: list[Any] = []

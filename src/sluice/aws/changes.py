@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from sluice.aws.errors import DamagedAnswerError
+from sluice.aws.mended_text import mended_json
 from sluice.aws.records import Seconds
 from sluice.aws.responses import metadata_of
 from sluice.instants import micros_from_datetime, micros_from_seconds
@@ -85,13 +86,20 @@ def read_changes(response: Mapping[str, Any]) -> dict[str, Any]:
         DamagedAnswerError: the body is not what the service sends.
     """
     try:
-        page = _decoder.decode(response["body"])
+        page = _read_page(response["body"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedAnswerError(f"the answer is not what it should be: {error}") from None
     answer: dict[str, Any] = {"Records": page.records, "ResponseMetadata": metadata_of(response)}
     if page.next_shard_iterator is not None:
         answer["NextShardIterator"] = page.next_shard_iterator
     return answer
+
+
+def _read_page(body: bytes) -> _Page:
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decoder.decode(mended_json(body))
 
 
 def changes_of(answer: Mapping[str, Any]) -> list[ChangeRecord]:

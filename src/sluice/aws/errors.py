@@ -192,7 +192,7 @@ def set_failed_operation(error: sdk.BotoCoreError, operation: str) -> None:
 
 def redact(text: str) -> str:
     """`text` in one line, without what looks like a credential or a signature, cut where it is very long."""
-    text = redact_urls(text)
+    text = redact_urls(text.encode(errors="replace").decode())  # no half of a surrogate pair
     for pattern, replacement in _REDACTIONS:
         text = pattern.sub(replacement, text)
     text = " ".join(text.split())

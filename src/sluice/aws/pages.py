@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from sluice.aws.cbor import Decoder, is_cbor
+from sluice.aws.mended_text import check_mended, mended_json
 from sluice.aws.record_bounds import ARRIVAL, Find, Layout, RecordBounds
 from sluice.aws.records import WireRecord
 
@@ -77,7 +78,18 @@ class PageReader(Generic[PageT]):
             msgspec.DecodeError: the page is damaged, or a field is missing or has another type.
             DamagedAnswerError: the same.
         """
-        return self._read_cbor(bytes(body)) if is_cbor(body) else self._decode_json(body)
+        if is_cbor(body):
+            return self._read_cbor(bytes(body))
+        try:
+            return self._decode_json(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            body = bytes(body)
+            text = mended_json(body)
+            if text == body:
+                raise
+        page = self._decode_json(text)
+        check_mended(page.records or ())
+        return page
 
     def _read_cbor(self, body: bytes) -> PageT:
         records: Any = None
@@ -88,12 +100,15 @@ class PageReader(Generic[PageT]):
             records = None if bounds is None else self._take(bounds)
             return None if records is None else ([], end)
 
-        fields = Decoder(body, {"Records": read_alike}).decode()
+        decoder = Decoder(body, {"Records": read_alike})
+        fields = decoder.decode()
         if isinstance(fields.get("Records"), list):
             _set_seconds(fields["Records"])
         page = msgspec.convert(fields, self._kind)  # takes data in base64, which some emulators write
         if records is not None:
             page.records = records
+        elif decoder.has_mended:
+            check_mended(page.records or ())
         return page
 
 

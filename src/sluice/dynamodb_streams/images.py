@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from sluice.aws.mended_text import mended_json
+
 __all__ = ["IMAGE_FORMATS", "as_sent", "plain"]
 
 _JSON_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -23,7 +25,7 @@ _encoder: Final = msgspec.json.Encoder()
 def as_sent(item: msgspec.Raw) -> str | None:
     """An item as the service has sent it: ``{"id": {"N": "1"}}``. None where there is none."""
     text = bytes(item)
-    return text.decode() if text and text != b"null" else None
+    return mended_json(text).decode() if text and text != b"null" else None
 
 
 def plain(item: msgspec.Raw) -> str | None:

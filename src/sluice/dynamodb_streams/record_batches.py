@@ -33,8 +33,9 @@ ARROW_SCHEMA: Final = pa.schema(
 """The source's schema. Spark checks that record batches have exactly this one."""
 
 _MIN_BATCH_ROWS: Final = 1_000
-"""Small pages are gathered to this many rows: a batch of few costs as much as one of hundreds. A page is
-1 MiB at most, so a batch is some MiB."""
+_MIN_BATCH_BYTES: Final = 4 * 2**20
+"""Small pages are gathered to this many rows, or bytes of the service: a batch of few costs as much as one of
+hundreds, and a page of large items has few."""
 
 
 def to_record_batches(
@@ -46,15 +47,16 @@ def to_record_batches(
         image_format: a key of `IMAGE_FORMATS`.
     """
     gathered: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for split, records in pages:
         gathered.append(record_batch(split, records, image_format))
         rows += len(records)
-        if rows >= _MIN_BATCH_ROWS:
-            yield _joined(gathered)
-            gathered, rows = [], 0
+        size += gathered[-1].nbytes
+        if rows >= _MIN_BATCH_ROWS or size >= _MIN_BATCH_BYTES:
+            yield from _joined(gathered)
+            gathered, rows, size = [], 0, 0
     if rows:
-        yield _joined(gathered)
+        yield from _joined(gathered)
 
 
 def record_batch(split: SplitId, records: Sequence[ChangeRecord], image_format: str) -> pa.RecordBatch:
@@ -83,8 +85,6 @@ def record_batch(split: SplitId, records: Sequence[ChangeRecord], image_format: 
     return pa.RecordBatch.from_arrays([*arrays, *names], schema=ARROW_SCHEMA)
 
 
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    table = pa.Table.from_batches(batches).combine_chunks()
-    return table.to_batches()[0]
+def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    """One batch; more if the values of a column do not fit into one array."""
+    return batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
