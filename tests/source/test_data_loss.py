@@ -194,12 +194,15 @@ def test_retention_that_is_raised_later_brings_no_record_back() -> None:
 
 
 def test_a_retention_is_logged_when_it_changes_and_not_again() -> None:
-    """A log of one's own may give any fraction of a second, and offsets have milliseconds."""
+    """By a run that starts: a stream is described once a run. A custom log may give any fraction of a second,
+    and offsets have milliseconds.
+    """
     log = new_log()
     query = Query(log)
     put_many(log, 1)
     query.run_to_end()
     log.retention = 40 * 3600.0 + 1.23e-5
+    query.restart()
     logged = []
     for _ in range(3):
         log.pass_time(12)

@@ -131,14 +131,17 @@ class DataLossPolicy:
         return self.expiry[stream]
 
     def _expiry(self, split: SplitId) -> Expiry:
+        """Planner and tasks know the stream's retention; whoever does not, asks."""
+        noted = self.expiry.get(split.stream)
+        if noted is not None:
+            return noted.at(self.now(), noted.retention)
         try:
             retention = int(self.log.describe(split.stream).retention * MICROS_PER_SECOND)
         except ServiceError as error:
             if not error.missing:
                 raise
             retention = 0
-        known = self.expiry.get(split.stream, Expiry(retention, 0))
-        return known.at(self.now(), retention)
+        return Expiry(retention, 0).at(self.now(), retention)
 
     def _cannot_have_lost(self, split: SplitId, position: After | AtHorizon) -> bool:
         """Whether every record after `position` arrived so late that it cannot have expired yet."""

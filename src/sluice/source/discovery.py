@@ -124,6 +124,7 @@ class SplitDiscovery:
         self._listing: Listing | None = None
         self._next_listing = -math.inf
         self._pending: Future[_Answers] | None = None
+        self._perhaps_recreated: set[str] = set()
         self._is_stale = False  # since the pending listing was begun
         self._listed_at = -math.inf
         self._pause = _SHORTEST_INTERVAL  # until the next listing while one is incomplete
@@ -181,11 +182,43 @@ class SplitDiscovery:
         return error.retryable or (error.missing and not self._fail_on_missing)
 
     def _ask(self) -> _Answers:
-        infos = {stream: self._log.describe(stream) for stream in self._streams}
+        infos = {} if self._listing is None else dict(self._listing.infos)
+        for stream in self._streams:
+            if stream not in infos or stream in self._perhaps_recreated:
+                infos[stream] = self._log.describe(stream)
         begun_at = self._log.server_time()  # not before: the first answers tell the time of the service
         at = begun_at - _LISTING_DELAY
-        splits = [split for stream in self._streams for split in self._log.list_splits(stream)]
+        splits = [split for stream in self._streams for split in self._list(stream)]
+        # Only now: a listing may show that the stream is another one.
+        for stream in self._recreated(splits):
+            infos[stream] = self._log.describe(stream)
+        self._perhaps_recreated.clear()
         return _Answers(infos, splits, self._still_there(splits, infos), at, begun_at)
+
+    def _list(self, stream: str) -> Sequence[Split]:
+        try:
+            return self._log.list_splits(stream)
+        except ServiceError as error:
+            if error.missing:  # the next stream of that name is another one
+                self._perhaps_recreated.add(stream)
+            raise
+
+    def _recreated(self, splits: Sequence[Split]) -> set[str]:
+        """Streams whose splits show that they were made anew: the same ids begin elsewhere, or all are new.
+
+        ``DescribeStreamSummary`` is limited to 20 calls a second for the whole account, so a run asks once.
+        """
+        if self._listing is None:
+            return set()
+        known = {split.id: split.starting_sequence for split in self._listing.listed}
+        streams = {split.stream for split in known}
+        same = {split.id.stream for split in splits if known.get(split.id) == split.starting_sequence}
+        changed = {
+            split.id.stream
+            for split in splits
+            if known.get(split.id, split.starting_sequence) != split.starting_sequence
+        }
+        return (streams - same) | changed
 
     def _still_there(self, splits: Sequence[Split], infos: Mapping[str, StreamInfo]) -> list[Split]:
         if self._listing is None:

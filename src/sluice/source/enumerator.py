@@ -16,6 +16,7 @@ from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import (
     After,
     Closed,
+    Expiry,
     Offsets,
     Position,
     SplitRange,
@@ -420,15 +421,27 @@ class StreamEnumerator:
                 if each.split.stream not in lost or is_within(each.end, splits.get(each.split))
             ]
         read = {each.split for each in ranges}
+        expiries = _expiries(ranges, listing, self._probe.data_loss.now())
         return [
             replace(
                 each,
+                expiry=expiries.get(each.split.stream, each.expiry),
                 expected=self._figures.records(each.split, each.end),
                 hash_range=splits[each.split].hash_range if each.split in splits else None,
                 parents=tuple(p for p in _parents(splits.get(each.split)) if p in read),
             )
             for each in ranges
         ]
+
+
+def _expiries(ranges: Iterable[SplitRange], listing: Listing, now: int) -> dict[str, Expiry]:
+    """By stream, what has expired by now, with the retention of now: no task has to ask for it."""
+    logged = {each.split.stream: each.expiry for each in ranges}
+    return {
+        stream: (expiry or Expiry(listing.retention[stream], 0)).at(now, listing.retention[stream])
+        for stream, expiry in logged.items()
+        if stream in listing.retention
+    }
 
 
 def _parents(split: Split | None) -> tuple[SplitId, ...]:

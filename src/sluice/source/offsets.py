@@ -109,7 +109,7 @@ class SplitRange:
         expected: about how many records these are, where the planner knows it. Tunes page sizes alone.
         hash_range: first and last hash key of the shard, where the shard is still listed. An aggregated
             record may hold user records with other hash keys: they belong to another shard since a reshard.
-        expiry: which records had expired when `start` was logged.
+        expiry: which records had expired when the range was given to a task, by what was logged with `start`.
         created: when the stream of the split was created (microseconds), where that is logged.
         parents: those parents of the split that the same batch reads. Their records come first.
     """
