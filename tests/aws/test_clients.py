@@ -11,12 +11,15 @@ import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+import boto3.session
+import botocore.credentials
 import botocore.session
 import pytest
 from botocore import exceptions as sdk
@@ -480,6 +483,153 @@ def test_an_sts_that_does_not_answer_is_not_taken_for_the_service(monkeypatch: p
         "ListShards of s at http://sts.invalid failed: EndpointConnectionError: AssumeRole (options "
         "'roleArn', 'stsEndpointUrl'): "
     )
+
+
+@pytest.mark.parametrize("body", [b"", b"<ok/>", b"{}", b"<html>busy</html>", b"not xml at all", b"\xff\xfe"])
+@pytest.mark.parametrize("status", [200, 403, 502])
+def test_an_answer_that_is_not_that_of_sts_names_its_options(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, status: int
+) -> None:
+    """Such as that of a proxy, or of another service at `stsEndpointUrl`."""
+    sts = Sts(timedelta(hours=1))
+    monkeypatch.setattr(sts, "answer", lambda operation, _params: AWSAnswer(operation, body, status))
+    client, _ = assumed(monkeypatch, sts, role())
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever the SDK has for it
+        client.list_shards(StreamName="s")
+
+    error = translate(caught.value, operation="ListShards", target="s", endpoint="http://127.0.0.1:9")
+    assert "AssumeRole (options 'roleArn', 'stsEndpointUrl')" in str(error)
+    assert error.retryable or status == 403
+
+
+def AWSAnswer(operation: str, body: bytes, status: int) -> Any:  # noqa: N802 - what the network gives
+    assert not operation, "nothing but STS is called"
+    made = answer(body)
+    made.status_code = status
+    return made
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "ExpiredToken", "InvalidClientTokenId", "InvalidToken"])
+def test_a_role_that_is_refused_blocks_nobody(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """The refusal is heard while the credentials are asked for, and no lock is held over that call."""
+    refused = f"""<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>
+<Code>{code}</Code><Message>no</Message></Error><RequestId>1</RequestId></ErrorResponse>""".encode()
+    sts = Sts(timedelta(hours=1))
+    monkeypatch.setattr(sts, "answer", lambda operation, _params: AWSAnswer(operation, refused, 403))
+    assumed(monkeypatch, sts, role())
+    ended = threading.Event()
+
+    def ask() -> None:
+        with pytest.raises(OptionError, match=code):
+            credentials_for(role())
+        ended.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    assert ended.wait(60)
+
+
+def test_sts_is_asked_in_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every version of the SDK: before 1.40 its default was one endpoint for the world."""
+    config = ConnectionConfig(region="eu-west-1", access_key_id="a", secret_access_key="b")
+    assert clients._new_client(clients._new_session(config), config, "sts").meta.endpoint_url == (
+        "https://sts.eu-west-1.amazonaws.com"
+    )
+    session = clients._bare_session(config)
+    assert session.get_config_variable("sts_regional_endpoints") == "regional"
+
+    monkeypatch.setenv("AWS_STS_REGIONAL_ENDPOINTS", "legacy")  # the user's word
+    assert clients._bare_session(config).get_config_variable("sts_regional_endpoints") == "legacy"
+
+
+# --- credentials of a function ------------------------------------------------------------------------
+
+
+def a_botocore_session() -> Any:
+    session = botocore.session.Session()
+    session.set_credentials("PROVIDED", "hush", "token")
+    session.set_config_variable("region", "eu-south-1")
+    return session
+
+
+def a_boto3_session() -> Any:
+    return boto3.session.Session("PROVIDED", "hush", "token", region_name="eu-south-1")
+
+
+def some_credentials() -> Any:
+    return botocore.credentials.Credentials("PROVIDED", "hush", "token")
+
+
+def frozen_credentials() -> Any:
+    return botocore.credentials.ReadOnlyCredentials("PROVIDED", "hush", "token")
+
+
+def a_text() -> str:
+    return "PROVIDED:hush"
+
+
+def a_failure() -> None:
+    raise RuntimeError("the vault is sealed: AKIAEXAMPLE000000000")
+
+
+def no_credentials() -> Any:
+    return botocore.session.Session()
+
+
+@pytest.mark.parametrize(
+    "function", ["a_botocore_session", "a_boto3_session", "some_credentials", "frozen_credentials"]
+)
+def test_credentials_come_from_a_function(function: str) -> None:
+    """It is called in each process, and its name alone is pickled. A session gives its region, too."""
+    region = None if "session" in function else "eu-south-1"
+    config = pickle.loads(pickle.dumps(read(credentialsProvider=f"{__name__}:{function}")))
+    config = replace(config, region=region)
+    found = credentials_for(config)
+
+    assert (found.access_key, found.secret_key, found.token) == ("PROVIDED", "hush", "token")
+    assert client_for(config, "kinesis").meta.region_name == "eu-south-1"
+    assert not config.has_fixed_credentials  # so new ones are asked for when these are refused
+
+
+def test_a_role_is_assumed_with_credentials_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    sts = Sts(timedelta(hours=1))
+    provided = ConnectionConfig(
+        region="eu-west-1",
+        endpoint_url="http://127.0.0.1:9",
+        credentials_provider=f"{__name__}:some_credentials",
+        role_arn=ROLE,
+    )
+    client, transport = assumed(monkeypatch, sts, provided)
+    client.list_shards(StreamName="s")
+
+    assert signed_with(transport) == ["PROVIDED", "ROLEKEY1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("no.such.module:f", "which cannot be loaded"),
+        (f"{__name__}:no_such_function", "which cannot be loaded"),
+        (f"{__name__}:a_text", "it returned str: allowed are a botocore or boto3 session"),
+        (f"{__name__}:a_failure", "it raised RuntimeError: the vault is sealed"),
+        (f"{__name__}:no_credentials", "it returned NoneType"),
+    ],
+)
+def test_a_function_without_credentials_is_named_and_no_secret_shown(
+    monkeypatch: pytest.MonkeyPatch, name: str, problem: str
+) -> None:
+    monkeypatch.setattr(botocore.session.Session, "get_credentials", lambda _: None)
+    with pytest.raises(OptionError, match=problem) as caught:
+        client_for(ConnectionConfig(region="eu-west-1", credentials_provider=name), "kinesis")
+
+    assert name in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert "AKIA" not in str(caught.value)
+
+
+@pytest.mark.parametrize("other", [{"profile": "x"}, KEYS])
+def test_a_function_and_other_credentials_exclude_one_another(other: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="and 'credentialsProvider' exclude one another"):
+        read(credentialsProvider="a.b:c", **other)
 
 
 def test_role_credentials_are_refreshed_before_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Final, TypeVar
@@ -26,11 +26,13 @@ from botocore.credentials import (
     CredentialResolver,
     DeferredRefreshableCredentials,
 )
+from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
 from sluice.aws import hooks
 from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact, set_failed_operation
+from sluice.aws.provided_credentials import use_provided
 from sluice.aws.service_loader import ServiceLoader
 from sluice.errors import OptionError
 
@@ -47,6 +49,7 @@ _KEPT: Final = 16
 """The most clients that a process keeps, and the most sessions. A query needs few, but options may bring new
 credentials with every batch. A client takes half a MiB, and 10 ms to make again."""
 
+_STS_ENDPOINTS: Final = "sts_regional_endpoints"
 _METADATA_VARIABLE: Final = "metadata_service_num_attempts"
 _METADATA_ATTEMPTS: Final = 3
 """The SDK asks a host for its role once, for a second. When many workers start at the same time some get no
@@ -86,17 +89,18 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
     """
     process = os.getpid()
     key = (process, config, service)
-    with _lock:
-        try:
-            client = _kept(_clients, key, lambda: _client_of(process, config, service))
-        except (sdk.BotoCoreError, ValueError) as error:
-            # The file that is to hold new credentials may be empty or half written at this moment. The old
-            # ones are refused again, and the caller waits for new ones as long as it does in that case.
+    try:
+        client = _kept(_clients, key, lambda: _client_of(process, config, service))
+    except (sdk.BotoCoreError, ValueError) as error:
+        # The file that is to hold new credentials may be empty or half written at this moment. The old
+        # ones are refused again, and the caller waits for new ones as long as it does in that case.
+        with _lock:
             if key in _refused:
                 return _refused[key]
-            raise _as_option_error(config, error) from None
+        raise _as_option_error(config, error) from None
+    with _lock:
         _refused.pop(key, None)
-        return client
+    return client
 
 
 @dataclass(frozen=True)
@@ -115,15 +119,14 @@ def credentials_for(config: ConnectionConfig) -> Credentials:
     Raises:
         OptionError: as `client_for`, also where the role cannot be assumed.
     """
-    with _lock:
-        try:
-            session = _kept(_sessions, (os.getpid(), config), lambda: _new_session(config))
-            found = session.get_credentials()
-            if found is None:
-                raise sdk.NoCredentialsError
-            frozen = found.get_frozen_credentials()
-        except (sdk.BotoCoreError, sdk.ClientError, ValueError) as error:
-            raise _as_option_error(config, error) from None
+    try:
+        session = _kept(_sessions, (os.getpid(), config), lambda: _new_session(config))
+        found = session.get_credentials()
+        if found is None:
+            raise sdk.NoCredentialsError
+        frozen = found.get_frozen_credentials()
+    except (sdk.BotoCoreError, sdk.ClientError, ValueError) as error:
+        raise _as_option_error(config, error) from None
     region = config.region or session.get_config_variable("region")
     return Credentials(frozen.access_key or "", frozen.secret_key or "", frozen.token, region)
 
@@ -145,15 +148,23 @@ def _client_of(process: int, config: ConnectionConfig, service: str) -> Any:
 
 
 def _kept(kept: OrderedDict[tuple[Any, ...], T], key: tuple[Any, ...], make: Callable[[], T]) -> T:
-    """The value of `key`, made if it is not there. The least recently used one may be dropped for it."""
-    value = kept.get(key)
-    if value is None:
-        value = kept[key] = make()
+    """The value of `key`, made if it is not there. The least recently used one may be dropped for it.
+
+    No lock is held while it is made: that may call a service, whose refusal ends in `_forget`. Of two threads
+    that make one at the same time, the second takes that of the first.
+    """
+    with _lock:
+        if key in kept:
+            kept.move_to_end(key)
+            return kept[key]
+    made = make()
+    with _lock:
+        value = kept.setdefault(key, made)
+        kept.move_to_end(key)
         # What the parent process has made stays: dropping it would close connections that the parent uses.
         own = [each for each in kept if each[0] == key[0]]
         if len(own) > _KEPT:
             del kept[own[0]]
-    kept.move_to_end(key)
     return value
 
 
@@ -181,14 +192,13 @@ def configured_endpoint(config: ConnectionConfig, service: str) -> str | None:
     Raises:
         OptionError: as `client_for`.
     """
-    with _lock:
-        try:
-            session = _kept(_sessions, (os.getpid(), config), lambda: _new_session(config))
-            if session.get_config_variable("ignore_configured_endpoint_urls"):
-                return None
-            files, profile = session.full_config, session.get_scoped_config()
-        except (sdk.BotoCoreError, ValueError) as error:
-            raise _as_option_error(config, error) from None
+    try:
+        session = _kept(_sessions, (os.getpid(), config), lambda: _new_session(config))
+        if session.get_config_variable("ignore_configured_endpoint_urls"):
+            return None
+        files, profile = session.full_config, session.get_scoped_config()
+    except (sdk.BotoCoreError, ValueError) as error:
+        raise _as_option_error(config, error) from None
     found: str | None = ConfiguredEndpointProvider(
         full_config=files, scoped_config=profile, client_name=service
     ).provide()
@@ -237,6 +247,8 @@ def _user_agent(session: Session) -> str:
 
 def _new_session(config: ConnectionConfig) -> Session:
     session = _bare_session(config)
+    if config.credentials_provider:
+        use_provided(session, config.credentials_provider)
     if config.access_key_id and config.secret_access_key:
         session.set_credentials(config.access_key_id, config.secret_access_key, config.session_token)
     if session.get_credentials() is None:
@@ -254,9 +266,19 @@ def _bare_session(config: ConnectionConfig) -> Session:
     folders = session.get_config_variable("data_path")
     loader = _loaders.setdefault(folders, ServiceLoader(folders))
     session.register_component("data_loader", loader)
+    if _STS_ENDPOINTS.upper() not in map(
+        str.upper, _configured(session)
+    ):  # the SDK's default before 1.40 is global
+        session.set_config_variable(_STS_ENDPOINTS, "regional")
     attempts = max(_METADATA_ATTEMPTS, session.get_config_variable(_METADATA_VARIABLE))
     session.set_config_variable(_METADATA_VARIABLE, attempts)
     return session
+
+
+def _configured(session: Session) -> Iterator[str]:
+    """The settings of a session that its user has made."""
+    yield from (name.removeprefix("AWS_") for name in os.environ)
+    yield from session.get_scoped_config()
 
 
 class _RoleProvider(CredentialProvider):
@@ -288,6 +310,11 @@ class _RoleProvider(CredentialProvider):
             except sdk.BotoCoreError as error:  # lost on the way; a refusal says by itself which call it was
                 set_failed_operation(error, "AssumeRole")
                 raise
+            except (KeyError, TypeError, ResponseParserError) as error:  # not what STS answers
+                what = f"the answer is not that of STS ({redact(str(error))})"
+                unread = sdk.CredentialRetrievalError(provider=self.METHOD, error_msg=what)
+                set_failed_operation(unread, "AssumeRole")
+                raise unread from None
 
         return DeferredRefreshableCredentials(refresh_using=fetch, method=self.METHOD)
 

@@ -87,6 +87,13 @@ SESSION_TOKEN = Option(
     shown_default=_SDK_CHAIN,
     secret=True,
 )
+CREDENTIALS_PROVIDER = Option(
+    "credentialsProvider",
+    matching("object", "package.module:Name of a function", r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"),
+    None,
+    "`package.module:Name` of a function without arguments that returns a botocore or boto3 session, or "
+    "credentials; called on driver and executors, and again when they are refused.",
+)
 ROLE_ARN = Option(
     "roleArn", _ROLE, None, "Role to assume, on driver and executors; refreshed before it expires."
 )
@@ -123,6 +130,7 @@ CONNECTION_OPTIONS: tuple[Option[Any], ...] = (
     ACCESS_KEY,
     SECRET_KEY,
     SESSION_TOKEN,
+    CREDENTIALS_PROVIDER,
     ROLE_ARN,
     ROLE_SESSION_NAME,
     ROLE_EXTERNAL_ID,
@@ -151,6 +159,7 @@ class ConnectionConfig:
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+    credentials_provider: str | None = None
     role_arn: str | None = None
     role_session_name: str | None = None
     role_external_id: str | None = None
@@ -177,6 +186,7 @@ def connection_from_options(values: OptionValues) -> ConnectionConfig:
         access_key_id=values.get(ACCESS_KEY),
         secret_access_key=values.get(SECRET_KEY),
         session_token=values.get(SESSION_TOKEN),
+        credentials_provider=values.get(CREDENTIALS_PROVIDER),
         role_arn=values.get(ROLE_ARN),
         role_session_name=values.get(ROLE_SESSION_NAME),
         role_external_id=values.get(ROLE_EXTERNAL_ID),
@@ -198,7 +208,16 @@ def _check_together(values: OptionValues) -> None:
         values.reject(
             PROFILE.key, f"and '{ACCESS_KEY.key}', '{SECRET_KEY.key}' exclude one another: give one of them"
         )
+    _check_only_provider(values)
     if not values.given(ROLE_ARN):
         for option in (ROLE_SESSION_NAME, ROLE_EXTERNAL_ID, STS_ENDPOINT_URL):
             if values.given(option):
                 values.reject(option.key, f"needs '{ROLE_ARN.key}'")
+
+
+def _check_only_provider(values: OptionValues) -> None:
+    if values.given(CREDENTIALS_PROVIDER):
+        for option in (PROFILE, ACCESS_KEY, SECRET_KEY, SESSION_TOKEN):
+            if values.given(option):
+                why = f"and '{CREDENTIALS_PROVIDER.key}' exclude one another: give one of them"
+                values.reject(option.key, why)

@@ -34,8 +34,9 @@ __all__ = [
     "translate",
 ]
 
-EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException"})
-"""Codes with which services refuse temporary credentials that have expired."""
+EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken"})
+"""Codes with which services refuse temporary credentials that have expired, or whose token is of other keys,
+as while they are replaced."""
 
 UNKNOWN_CREDENTIALS: Final = frozenset(
     {"InvalidAccessKeyId", "InvalidClientTokenId", "UnrecognizedClientException"}
