@@ -814,3 +814,57 @@ def test_a_credentials_file_that_is_being_written_is_read_again(
     rotated.valid = "NEW"
     calls.call("ListShards", "s", {"StreamName": "s"}, lambda _answer: None)
     assert signed_with(rotated.transport) == ["OLD", "OLD", "NEW"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "ec2-198-51-100-7.eu-west-1.compute.amazonaws.com",
+        "ec2-198-51-100-7.cn-north-1.compute.amazonaws.com.cn",
+        "internal-gate-1234.eu-west-1.elb.amazonaws.com",
+        "gate-0123456789.elb.us-gov-west-1.amazonaws.com",
+        "a1b2c3.execute-api.eu-west-1.amazonaws.com",
+        "gate.example.com",
+        "localstack",
+        "192.0.2.7",
+    ],
+)
+@pytest.mark.parametrize(
+    "service", ["kinesis", "dynamodb", "dynamodbstreams", "firehose", "s3", "sqs", "sts"]
+)
+def test_a_host_of_the_user_s_is_used_for_every_service(host: str, service: str) -> None:
+    """Also below AWS' own domains, where everybody's machines and gateways are."""
+    url = f"http://{host}:4566"
+
+    assert endpoint_for(ConnectionConfig(endpoint_url=url), service) == url
+
+
+@pytest.mark.parametrize(
+    ("host", "service"),
+    [
+        ("kinesis.eu-west-1.amazonaws.com", "kinesis"),
+        ("kinesis-fips.us-gov-west-1.amazonaws.com", "kinesis"),
+        ("123456789012.data-kinesis.eu-west-1.amazonaws.com", "kinesis"),
+        ("123456789012.control-kinesis.eu-west-1.api.aws", "kinesis"),
+        ("vpce-1-2.kinesis.eu-west-1.vpce.amazonaws.com", "kinesis"),
+        ("kinesis.cn-north-1.amazonaws.com.cn", "kinesis"),
+        ("kinesis.eusc-de-east-1.amazonaws.eu", "kinesis"),
+        ("kinesis.us-iso-east-1.c2s.ic.gov", "kinesis"),
+        ("kinesis.us-isob-east-1.sc2s.sgov.gov", "kinesis"),
+        ("kinesis.cn-north-1.api.amazonwebservices.com.cn", "kinesis"),
+        ("dynamodb.us-isof-south-1.csp.hci.ic.gov", "dynamodb"),
+        ("123456789012.ddb.eu-west-1.amazonaws.com", "dynamodb"),
+        ("streams.dynamodb.eu-west-1.amazonaws.com", "dynamodbstreams"),
+        ("eu-west-1.queue.amazonaws.com", "sqs"),
+        ("sqs-fips.us-east-1.amazonaws.com", "sqs"),
+        ("s3.dualstack.eu-west-1.amazonaws.com", "s3"),
+        ("bucket.s3.eu-west-1.amazonaws.com", "s3"),
+        ("sts.eu-west-1.amazonaws.com", "sts"),
+    ],
+)
+def test_a_host_of_aws_itself_is_used_for_its_service_alone(host: str, service: str) -> None:
+    """In every partition, by FIPS, dual stack, account or private link."""
+    config = ConnectionConfig(endpoint_url=f"https://{host}")
+    services = ("kinesis", "dynamodb", "dynamodbstreams", "firehose", "s3", "sqs", "sts")
+
+    assert [each for each in services if endpoint_for(config, each)] == [service]

@@ -12,6 +12,8 @@ import pytest
 from cli_support import ACCOUNT, AnswerOf, OtherServices, Service, sluice
 from kinesis_transport import OPTIONS, forget_process_state
 
+from sluice.cli.checks.identity import Identity
+
 ROOT = Path(__file__).parents[2]
 ME = f"arn:aws:iam::{ACCOUNT}:user/me"
 STREAM = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/orders"
@@ -389,3 +391,16 @@ def test_files_and_options_that_cannot_be_read(tmp_path: Path) -> None:
         ["--option", "region"],
     ):
         assert sluice("check", *arguments).code == 2
+
+
+@pytest.mark.parametrize(
+    ("caller", "partition"),
+    [
+        ("arn:aws:iam::123456789012:user/me", "aws"),
+        ("arn:aws-cn:sts::123456789012:assumed-role/reader/me", "aws-cn"),
+        ("arn:aws-us-gov:iam::123456789012:user/me", "aws-us-gov"),
+        (None, "aws"),
+    ],
+)
+def test_resources_are_asked_for_in_the_caller_s_partition(caller: str | None, partition: str) -> None:
+    assert Identity(None, caller).partition == partition  # type: ignore[arg-type]

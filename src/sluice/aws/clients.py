@@ -8,10 +8,9 @@ calls expired or does not know are loaded anew, unless they are options.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Final, TypeVar
@@ -33,6 +32,7 @@ from sluice.aws import hooks
 from sluice.aws.connection import DEFAULT_SESSION_NAME, ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact, set_failed_operation
 from sluice.aws.provided_credentials import use_provided
+from sluice.aws.regions import service_of
 from sluice.aws.service_loader import ServiceLoader
 from sluice.errors import OptionError
 
@@ -41,9 +41,6 @@ __all__ = ["Credentials", "client_for", "configured_endpoint", "credentials_for"
 # A task reads several shards at a time through one client, and an agent holds one subscription per shard. The
 # SDK opens as many connections as there are calls, but logs a warning for each beyond the size of the pool.
 _POOL_CONNECTIONS: Final = 1024
-_AWS_HOST = re.compile(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)\Z")
-_HOST_WORDS: Final[Mapping[str, Sequence[str]]] = {"dynamodbstreams": ("streams", "dynamodb")}
-"""By service, the words in the names of its hosts, where these do not have the service's own name."""
 
 _KEPT: Final = 16
 """The most clients that a process keeps, and the most sessions. A query needs few, but options may bring new
@@ -171,18 +168,15 @@ def _kept(kept: OrderedDict[tuple[Any, ...], T], key: tuple[Any, ...], make: Cal
 def endpoint_for(config: ConnectionConfig, service: str) -> str | None:
     """The URL that calls of `service` go to; None for the SDK's default.
 
-    ``endpointUrl`` is used for every service, as emulators and gateways need it. A host of AWS serves one
-    service, so with such a URL other services keep the SDK's default.
+    ``endpointUrl`` is used for every service, as emulators and gateways need it. A host at which AWS itself
+    serves one service is not used for another one, which keeps the SDK's default.
     """
     if service == "sts" and config.sts_endpoint_url:
         return config.sts_endpoint_url
     if config.endpoint_url is None:
         return None
-    host = urlsplit(config.endpoint_url).hostname or ""
-    words = _HOST_WORDS.get(service, (service,))
-    if _AWS_HOST.search(host) and not all(word in re.split(r"[.-]", host) for word in words):
-        return None
-    return config.endpoint_url
+    named = service_of(urlsplit(config.endpoint_url).hostname or "")
+    return config.endpoint_url if named in (None, service) else None
 
 
 def configured_endpoint(config: ConnectionConfig, service: str) -> str | None:

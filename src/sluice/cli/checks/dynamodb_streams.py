@@ -42,7 +42,8 @@ def _find_stream(findings: Findings, identity: Identity, table: TableRef) -> str
     if arns is not None:
         findings.add(f"stream of {table.name}", "failed", _why_there_is_none(findings, table.name))
     elif not findings.is_unreachable:
-        some = f"arn:aws:dynamodb:{findings.connection.region or '*'}:*:table/{table.name}/stream/*"
+        where = f"arn:{identity.partition}:dynamodb:{findings.connection.region or '*'}:*"
+        some = f"{where}:table/{table.name}/stream/*"
         _ask(identity, some, _WAYS_TO_READ, why="the stream is not known")
     return None
 

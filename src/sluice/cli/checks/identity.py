@@ -29,6 +29,11 @@ class Identity:
         self._arn = arn
         self._problem: str | None = None if arn else "it is not known who the caller is"
 
+    @property
+    def partition(self) -> str:
+        """Of the caller: ``aws``, ``aws-cn``, ``aws-us-gov`` …; ``aws`` where the caller is not known."""
+        return (self._arn or "arn:aws").split(":")[1]
+
     def may(self, action: str, resource: str, *, why: str) -> None:
         """Notes whether IAM allows an action.
 

@@ -74,7 +74,9 @@ def _kinesis(findings: Findings, identity: Identity, given: Mapping[str, str]) -
             action="kinesis:ListShards",
             read=lambda answer: len(answer["Shards"]),
         )
-    resource = arn or (found or {}).get("StreamARN", f"arn:aws:kinesis:{_region(findings)}:*:stream/{stream}")
+    resource = arn or (found or {}).get(
+        "StreamARN", f"arn:{identity.partition}:kinesis:{_region(findings)}:*:stream/{stream}"
+    )
     identity.may("kinesis:PutRecords", resource, why=_WRITES)
 
 
@@ -90,7 +92,7 @@ def _firehose(findings: Findings, identity: Identity, given: Mapping[str, str]) 
         show=lambda stream: str(stream["DeliveryStreamStatus"]),
         if_denied="unknown",
     )
-    unknown = f"arn:aws:firehose:{_region(findings)}:*:deliverystream/{stream}"
+    unknown = f"arn:{identity.partition}:firehose:{_region(findings)}:*:deliverystream/{stream}"
     identity.may("firehose:PutRecordBatch", (found or {}).get("DeliveryStreamARN", unknown), why=_WRITES)
 
 
@@ -108,7 +110,11 @@ def _dynamodb(findings: Findings, identity: Identity, given: Mapping[str, str]) 
         ),
         if_denied="unknown",
     )
-    unknown = table if table.startswith("arn:") else f"arn:aws:dynamodb:{_region(findings)}:*:table/{table}"
+    unknown = (
+        table
+        if table.startswith("arn:")
+        else f"arn:{identity.partition}:dynamodb:{_region(findings)}:*:table/{table}"
+    )
     identity.may("dynamodb:BatchWriteItem", (found or {}).get("TableArn", unknown), why=_WRITES)
 
 
@@ -124,7 +130,7 @@ def _sqs(findings: Findings, identity: Identity, given: Mapping[str, str]) -> No
         read=lambda answer: dict(answer["Attributes"]),
         if_denied="unknown",
     )
-    unknown = f"arn:aws:sqs:{_region(findings)}:*:{name}"
+    unknown = f"arn:{identity.partition}:sqs:{_region(findings)}:*:{name}"
     identity.may("sqs:SendMessage", (found or {}).get("QueueArn", unknown), why=_WRITES)
 
 
@@ -155,7 +161,7 @@ def _s3(findings: Findings, identity: Identity, given: Mapping[str, str]) -> Non
         # S3 says 403 for what does not exist to those who may not list.
         text = "not tried, as S3 tells nothing of objects to those who may not list them"
         findings.add(f"s3:GetObject on {layout.path}", "unknown", text, "s3:GetObject")
-    resource = f"arn:aws:s3:::{bucket}/{layout.root}*"
+    resource = f"arn:{identity.partition}:s3:::{bucket}/{layout.root}*"
     identity.may("s3:PutObject", resource, why=_WRITES)
     identity.may("s3:DeleteObject", resource, why="it would delete")
 
@@ -189,7 +195,7 @@ _CHECKS: Final[Mapping[str, Callable[[Findings, Identity, Mapping[str, str]], No
 
 def _check_s3_dead_letters(identity: Identity, path: str) -> None:
     bucket, prefix = split_s3_path(path)
-    identity.may("s3:PutObject", f"arn:aws:s3:::{bucket}/{prefix}*", why=_WRITES)
+    identity.may("s3:PutObject", f"arn:{identity.partition}:s3:::{bucket}/{prefix}*", why=_WRITES)
 
 
 def _check_directory(findings: Findings, path: str) -> None:
