@@ -542,9 +542,9 @@ def test_an_agent_listens_on_a_host(host: str) -> None:
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:
-    """32 backoff options, 38 others of the source and 12 of the connection; each with a description."""
+    """32 backoff options, 39 others of the source and 12 of the connection; each with a description."""
     keys = [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)]
-    assert len(keys) == len({key.lower() for key in keys}) == 38 + 32 + 12
+    assert len(keys) == len({key.lower() for key in keys}) == 39 + 32 + 13
     assert all(option.description.endswith(".") for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
     for operation in ("subscribeToShard", "getRecords", "describeStreamConsumer", "listShards"):
         for suffix in ("MaxRetries", "BackoffBase", "BackoffMax", "BackoffExponent"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from dataclasses import replace
 
 import pytest
 from memory_log import S0, new_log, put_many
 from query import Query, check_exactly_once, new_policy, new_reader, read_range
 
-from sluice.errors import ServiceError
+from sluice.errors import ServiceError, SluiceError
 from sluice.source.cursor import Cursor
 from sluice.source.offsets import HORIZON, After, AtTime, SplitRange
 from sluice.source.read_figures import ReadFigures, SplitFigures
@@ -36,9 +38,7 @@ def test_an_iterator_that_expires_between_two_pages_is_replaced() -> None:
 
 @pytest.mark.parametrize("expiring", [2, 7, 100])
 def test_new_iterators_that_expire_at_once_are_replaced(expiring: int) -> None:
-    """The service forgets iterators when it is in trouble, and a task that fails may fail the query. After a
-    minute without a page, what expires them does not pass.
-    """
+    """The service forgets iterators when it is in trouble, and a task that fails may fail the query."""
     log = new_log()
     records = put_many(log, 35)
     reads = iter(range(1000))
@@ -56,7 +56,48 @@ def test_new_iterators_that_expire_at_once_are_replaced(expiring: int) -> None:
     begun = log.monotonic()
     with pytest.raises(ServiceError, match="a new iterator has expired at once"):
         read_range(new_reader(log), split_range)
-    assert 60 <= log.monotonic() - begun < 62
+    assert 900 <= log.monotonic() - begun < 910
+
+
+OUTAGE = ServiceError(
+    "GetRecords failed: ConnectionClosedError", code="ConnectionClosedError", retryable=True
+)
+
+
+@pytest.mark.parametrize("seconds", [7, 60, 14 * 60])
+@pytest.mark.parametrize("operations", [("GetRecords",), ("GetShardIterator", "GetRecords")])
+@pytest.mark.parametrize("error", [OUTAGE, SluiceError("the database is away", retryable=True)])
+def test_an_outage_of_minutes_ends_no_task(
+    seconds: float, operations: tuple[str, ...], error: SluiceError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark gives a task no second try in local[n]. The log says when it began, and when it was over."""
+    log = new_log()
+    records = put_many(log, 35)
+    over = log.monotonic() + seconds
+    log.fault = lambda operation, _: error if operation in operations and log.monotonic() < over else None
+    with caplog.at_level(logging.INFO):
+        split_range = SplitRange(S0, HORIZON, After(records[-1].sequence_number))
+        assert read_range(new_reader(log, page_limit=10), split_range) == records
+
+    said = [each.getMessage() for each in caplog.records if each.name == "sluice.source.reader"]
+    assert ["reading fails" in text for text in said] == [True, False]
+    assert "read again after" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("error", "longest"),
+    [(OUTAGE, 910), (ServiceError("AccessDenied", code="AccessDenied"), 1), (SluiceError("broken"), 1)],
+)
+def test_what_does_not_pass_ends_the_task(error: SluiceError, longest: float) -> None:
+    """An outage after 15 minutes; what is wrong for good at once."""
+    log = new_log()
+    records = put_many(log, 35)
+    log.fault = lambda operation, _: error if operation == "GetRecords" else None
+    begun = log.monotonic()
+    with pytest.raises(SluiceError, match=re.escape(str(error))):
+        read_range(new_reader(log), SplitRange(S0, HORIZON, After(records[-1].sequence_number)))
+
+    assert log.monotonic() - begun < longest
 
 
 def test_an_iterator_that_is_refused_is_replaced_once() -> None:

@@ -26,6 +26,7 @@ from sluice.source.settings import (
     MAX_DRIFT,
     MAX_RECORDS,
     MAX_TIME_SPAN,
+    READ_RETRY_DURATION,
     SPLITS_PER_TASK,
 )
 
@@ -84,6 +85,7 @@ COMMON_OPTIONS: Final[tuple[Option[Any], ...]] = (
     DISCOVERY_INTERVAL,
     SPLITS_PER_TASK,
     FAIL_ON_DATA_LOSS,
+    READ_RETRY_DURATION,
 )
 """What the source leaves to its base. There are no times to start or to end at."""
 _OWN_OPTIONS: Final[tuple[Option[Any], ...]] = (

@@ -61,6 +61,7 @@ from sluice.options import (
 from sluice.retry import Backoff
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.contracts import refuse_idle_options
+from sluice.source.settings import READ_RETRY_DURATION
 
 __all__ = [
     "ALL_OPTIONS",
@@ -192,6 +193,7 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     FAIL_ON_DATA_LOSS,
     RECORDS_LIMIT,
     RECORDS_INTERVAL,
+    READ_RETRY_DURATION,
     *POLLING_AGENT_OPTIONS,
     WIRE_FORMAT,
     *(option for backoff in _BACKOFFS.values() for option in backoff.all),
@@ -232,6 +234,7 @@ class SourceConfig:
     shards_per_task: int | None = None
     deaggregate: bool = True
     fail_on_data_loss: bool = True
+    read_retry_duration: float = 900.0
     fan_out: FanOutConfig | None = None
     polling_agent: AgentConfig | None = None
 
@@ -301,6 +304,7 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
         shards_per_task=values.get(SHARDS_PER_TASK),
         deaggregate=values.require(DEAGGREGATE),
         fail_on_data_loss=values.require(FAIL_ON_DATA_LOSS),
+        read_retry_duration=values.require(READ_RETRY_DURATION),
         fan_out=fan_out,
         polling_agent=polling_agent,
     )

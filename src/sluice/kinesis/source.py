@@ -79,6 +79,7 @@ class KinesisSource(LogSource):
             config.shard_discovery_interval,
             config.shards_per_task or SHARDS_PER_TASK,
             config.fail_on_data_loss,
+            read_retry_duration=config.read_retry_duration,
         )
 
     # --- options and schema ---------------------------------------------------------------------------

@@ -98,7 +98,12 @@ def read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[Split
             data_loss = DataLossPolicy(
                 log, source.settings.fail_on_data_loss, log.server_time, expiry, source.name
             )
-            settings = ReadSettings(source.page_limit, source.read_interval, pause)
+            settings = ReadSettings(
+                source.page_limit,
+                source.read_interval,
+                pause,
+                patience=source.settings.read_retry_duration,
+            )
             open_cursor = None if pushed is None else partial(pushed.open, log, data_loss)
             yield from RangeReader(log, data_loss, settings, open_cursor, task.figures).read(split_range)
 

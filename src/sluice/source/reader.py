@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from sluice.errors import ServiceError
+from sluice.errors import ServiceError, SluiceError
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
@@ -33,6 +33,7 @@ _MAX_REOPENED = 5
 _CHECK_INTERVAL = 10.0
 """Seconds between two checks whether a stream is still the one whose split is read to its end."""
 _SHORTEST_WAIT = 0.5
+_LONGEST_WAIT = 8.0
 """Seconds until a read is repeated that was throttled, or whose new iterator had expired."""
 
 SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
@@ -61,18 +62,17 @@ class ReadSettings:
         interval: pause between two reads of one split (seconds).
         pause: sleeps for a number of seconds. It raises to end the reading.
         clock: monotonic seconds.
-        throttle_patience: how long the service may refuse the reads of a split because of load (seconds).
-            It refuses them for 5 s after a page of 10 MiB, and for as long as other readers use up what the
-            shard allows.
-        expiry_patience: for how long each new iterator of a split may have expired at once (seconds).
+        patience: how long reads of a split may fail for reasons that may pass (seconds): Spark gives a task
+            no second try in ``local[n]``. Kinesis refuses them for 5 s after a page of 10 MiB, and for as
+            long as other readers use up what the shard allows; in an outage a new iterator may have expired
+            at once.
     """
 
     page_limit: int
     interval: float
     pause: Callable[[float], None]
     clock: Callable[[], float] = time.monotonic
-    throttle_patience: float = 900.0
-    expiry_patience: float = 60.0
+    patience: float = 900.0
 
 
 class _PacedReads:
@@ -98,27 +98,35 @@ class _PacedReads:
         return True
 
     def next_page(self, cursor: Cursor, limit: int) -> Page:
-        """The next page of a cursor. Throttling is an answer: the read is repeated. So is one whose iterators
-        have expired: the service forgets new ones, too, when it is in trouble.
+        """The next page of a cursor. What fails for a reason that may pass is repeated, and said once.
 
         Raises:
-            ServiceError: throttled for longer than `ReadSettings.throttle_patience`, iterators expired for
-                longer than `ReadSettings.expiry_patience`, or failed otherwise.
+            SluiceError: it failed for longer than `ReadSettings.patience`, or for good.
         """
-        refused_since: float | None = None
+        failing_since: float | None = None
+        wait = _SHORTEST_WAIT
         while True:
             try:
                 page = cursor.next_page(limit)
-            except ServiceError as error:
+            except SluiceError as error:
                 now = self._settings.clock()
-                refused_since = now if refused_since is None else refused_since
-                if now - refused_since >= self._patience(error):
+                is_first = failing_since is None
+                failing_since = now if failing_since is None else failing_since
+                if not _may_pass(error, cursor) or now - failing_since >= self._settings.patience:
                     raise
-                if error.throttling:
+                if isinstance(error, ServiceError) and error.throttling:
                     self._wait(now, error)
-                else:
-                    self._settings.pause(_SHORTEST_WAIT)
+                    continue
+                if is_first:
+                    patience = self._settings.patience
+                    _log.warning(
+                        "%s: reading fails; trying for up to %.0f s: %s", self._split, patience, error
+                    )
+                self._settings.pause(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
                 continue
+            if failing_since is not None:
+                _log.info("%s: read again after %.0f s", self._split, self._settings.clock() - failing_since)
             self._read_at = self._settings.clock()
             self._cost = page_cost(page)
             return page
@@ -131,12 +139,7 @@ class _PacedReads:
         wait = self._read_at + self._cost - self._settings.clock() if self._is_throttled else 0.0
         self._settings.pause(max(self._settings.interval, wait))
 
-    def _patience(self, error: ServiceError) -> float:
-        if error.throttling:
-            return self._settings.throttle_patience
-        return self._settings.expiry_patience if error.expired_iterator else 0.0
-
-    def _wait(self, now: float, error: ServiceError) -> None:
+    def _wait(self, now: float, error: SluiceError) -> None:
         wait = max(_SHORTEST_WAIT, self._read_at + self._cost - now)
         if not self._is_throttled:
             self._is_throttled = True
@@ -147,6 +150,13 @@ class _PacedReads:
                 error,
             )
         self._settings.pause(wait)
+
+
+def _may_pass(error: SluiceError, cursor: Cursor) -> bool:
+    """Whether another read may succeed. What is pushed is not read again: its cursor goes over to polling."""
+    if isinstance(error, ServiceError) and (error.throttling or error.expired_iterator):
+        return True
+    return error.retryable and not cursor.is_pushed
 
 
 class RangeReader:

@@ -67,6 +67,14 @@ ENDING_TIMESTAMP = Option(
     "endingTimestamp", TIMESTAMP, None, "Batch reads: leave out records that arrived then or later."
 )
 
+READ_RETRY_DURATION = Option(
+    "readRetryDuration",
+    duration(),
+    900.0,
+    "How long a task repeats reads that fail for a reason that may pass.",
+    shown_default="15m",
+)
+
 SETTINGS_OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_RECORDS,
     MAX_BYTES,
@@ -83,6 +91,7 @@ LOG_OPTIONS: Final[tuple[Option[Any], ...]] = (
     STARTING,
     STARTING_TIMESTAMP,
     ENDING_TIMESTAMP,
+    READ_RETRY_DURATION,
 )
 """The common options of logs."""
 LOG_STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (*STREAMING_OPTIONS, MAX_TIME_SPAN, MAX_DRIFT)
@@ -99,6 +108,7 @@ class SourceSettings:
         discovery_interval: seconds.
         starting: `EARLIEST`, `LATEST` or `AT_TIMESTAMP`.
         starting_timestamp, ending_timestamp: microseconds since the epoch; None: not given.
+        read_retry_duration: seconds.
     """
 
     limits: Limits = NO_LIMITS
@@ -109,6 +119,7 @@ class SourceSettings:
     starting: str = "LATEST"
     starting_timestamp: int | None = None
     ending_timestamp: int | None = None
+    read_retry_duration: float = 900.0
 
     @property
     def starting_text(self) -> str:
@@ -154,4 +165,5 @@ def settings_from_options(
         starting,
         instant,
         get(ENDING_TIMESTAMP),
+        get(READ_RETRY_DURATION, READ_RETRY_DURATION.default),
     )
