@@ -16,6 +16,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
+from sluice.destinations.common.entry_types import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.destinations.dynamodb.converter import DynamoDbRowConverter, DynamoDbWrite
 from sluice.destinations.dynamodb.items_in_use import items_in_use
@@ -146,7 +147,17 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         return DynamoDbRowConverter(key_columns=self._keys, operation_column=self._operation)
 
     def size_in_bytes(self, entry: DynamoDbWrite) -> int:
-        """The size of the names and values of the item, or of the key to delete."""
+        """The size of the names and values of the item, or of the key to delete.
+
+        Raises:
+            SluiceError: the entry is no write, or holds text where bytes belong.
+        """
+        if not isinstance(entry, DynamoDbWrite):
+            raise wrong_entry("dynamodb", "an entry", entry, "DynamoDbWrite")
+        for value in entry.attributes.values():
+            members = (value["B"],) if "B" in value else value.get("BS", ())
+            if not all(isinstance(each, BYTES) for each in members):
+                raise wrong_entry("dynamodb", "a binary attribute", next(iter(members)), "bytes, not base64")
         return entry.size
 
     def submit(self, entries: Sequence[DynamoDbWrite]) -> SubmitResult[DynamoDbWrite]:

@@ -242,6 +242,10 @@ def _size(value: AttributeValue) -> int:
     return 1  # BOOL, NULL
 
 
+_SETS: Final[Mapping[str, Callable[[Any], Any]]] = {"SS": str, "NS": Decimal, "BS": bytes}
+"""Types of sets to what their members are compared as. The order of members says nothing."""
+
+
 def canonical(value: AttributeValue) -> tuple[str, Any]:
     """A hashable form of a value, the same for all that DynamoDB takes for equal, as ``1.0`` and ``1``."""
     ((kind, content),) = value.items()
@@ -249,6 +253,8 @@ def canonical(value: AttributeValue) -> tuple[str, Any]:
         return kind, Decimal(content)
     if kind == "B":
         return kind, bytes(content)
+    if kind in _SETS:
+        return kind, frozenset(map(_SETS[kind], content))
     if kind == "L":
         return kind, tuple(map(canonical, content))
     if kind == "M":

@@ -23,6 +23,7 @@ from sluice.destinations.common.columns import (
     check_columns,
     required_column,
 )
+from sluice.destinations.common.entry_types import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.options import Option, OptionValues, matching
 from sluice.sink.bases import BaseElementConverter
@@ -119,7 +120,13 @@ class FirehoseDestination(AwsDestination[bytes]):
         return FirehoseRowConverter()
 
     def size_in_bytes(self, entry: bytes) -> int:
-        """The size of the data, before base64."""
+        """The size of the data, before base64.
+
+        Raises:
+            SluiceError: the entry is no bytes.
+        """
+        if not isinstance(entry, BYTES):
+            raise wrong_entry("firehose", "an entry", entry, "bytes")
         return len(entry)
 
     def submit(self, entries: Sequence[bytes]) -> SubmitResult[bytes]:

@@ -17,6 +17,7 @@ from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.aws.responses import Outcome, outcomes_of
 from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
+from sluice.destinations.common.entry_types import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.destinations.common.utf8 import utf8_length
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
@@ -144,7 +145,13 @@ class KinesisStreamsDestination(AwsDestination[KinesisEntry]):
         return KinesisRowConverter()
 
     def size_in_bytes(self, entry: KinesisEntry) -> int:
-        """The size of the data and of the partition key in UTF-8."""
+        """The size of the data and of the partition key in UTF-8.
+
+        Raises:
+            SluiceError: the entry is none, or its data are no bytes.
+        """
+        if not isinstance(entry, KinesisEntry):
+            raise wrong_entry("kinesis", "an entry", entry, "KinesisEntry")
         return _size_of(entry)
 
     def submit(self, entries: Sequence[KinesisEntry]) -> SubmitResult[KinesisEntry]:
@@ -175,4 +182,9 @@ def _refused(refusal: Refusal) -> tuple[Outcome, Refusal]:
 
 
 def _size_of(entry: KinesisEntry) -> int:
-    return len(entry.data) + utf8_length(entry.partition_key)
+    data, key = entry.data, entry.partition_key
+    if not isinstance(data, BYTES):
+        raise wrong_entry("kinesis", "an entry with data", data, "bytes")
+    if not isinstance(key, str):
+        raise wrong_entry("kinesis", "an entry with a partition key", key, "str")
+    return len(data) + utf8_length(key)

@@ -18,6 +18,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import NO_RESULT, AwsDestination, BatchCall, Refusal
+from sluice.destinations.common.entry_types import wrong_entry
 from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.destinations.common.utf8 import utf8_length
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
@@ -128,9 +129,19 @@ class SqsDestination(AwsDestination[SqsMessage]):
         return SqsRowConverter(fifo=self._fifo)
 
     def size_in_bytes(self, entry: SqsMessage) -> int:
-        """The bytes of the body, and of each attribute's name, type and value, as UTF-8."""
+        """The bytes of the body, and of each attribute's name, type and value, as UTF-8.
+
+        Raises:
+            SluiceError: the entry is no message, or a part of it no text.
+        """
+        if not isinstance(entry, SqsMessage):
+            raise wrong_entry("sqs", "an entry", entry, "SqsMessage")
+        if not isinstance(entry.body, str):
+            raise wrong_entry("sqs", "a message with a body", entry.body, "str")
         size = utf8_length(entry.body)
         for name, value in (entry.attributes or {}).items():
+            if not isinstance(value, str):
+                raise wrong_entry("sqs", "a message with an attribute", value, "str")
             size += len(name) + len(_STRING) + utf8_length(value)
         return size
 
