@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -12,13 +13,21 @@ import pyarrow as pa
 import pytest
 from sink_fakes import FakeDestination, ManualClock, Outcome, accept, async_setup, config, rows
 
-from sluice.errors import SluiceError
+from sluice.errors import ServiceError, SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Origin, SubmitResult
 from sluice.sink.request_threads import RequestThreads
 from sluice.sink.scheduler import Request
 from sluice.sink.task import write_rows
 
+PATIENCE = 60  # seconds, until a test counts as hanging
 ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=12)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.001)
 
 
 def store(table: dict[str, str], entries: Sequence[str]) -> SubmitResult[str]:
@@ -90,8 +99,66 @@ def test_a_request_that_hangs_is_waited_for_as_long_as_a_request_may_take(
     assert destination.requests == [["a=1"]]
 
 
+def timed_out(destination: FakeDestination, clock: ManualClock) -> AsyncSinkWriter[str]:
+    """A writer with one request that has timed out and still runs; its row was accepted in another one."""
+    settings = config(max_batch_size=1, request_timeout=10.0)
+    writer = AsyncSinkWriter(destination, settings, NoRateLimitingStrategy(), clock=clock)
+    writer.write(rows(["k=old"]))
+    eventually(lambda: destination.running == 1)
+    clock.now += 10.0
+    eventually(lambda: writer.figures.timeouts == 1)
+    clock.now += 1.0
+    eventually(lambda: writer.figures.records == 1)
+    return writer
+
+
+def test_a_request_that_timed_out_ends_before_its_epoch() -> None:
+    """It would write its old row over the one of the next epoch."""
+    clock, table = ManualClock(), dict[str, str]()
+    destination = SlowDestination(table)
+    with closing(timed_out(destination, clock)) as writer:
+        flushing = threading.Thread(target=writer.flush)
+        flushing.start()
+        flushing.join(0.1)
+        assert flushing.is_alive()
+        destination.released.set()
+        flushing.join()
+    assert destination.running == 0
+    write(FakeDestination(lambda _, entries: store(table, entries)), [rows(["k=new"])])
+
+    assert table == {"k": "new"}
+
+
+def test_the_next_row_of_a_key_waits_for_a_request_that_timed_out() -> None:
+    clock, table = ManualClock(), dict[str, str]()
+    destination = SlowDestination(table)
+    destination.ordering_key = lambda entry: entry[0]  # type: ignore[attr-defined]
+    with closing(timed_out(destination, clock)) as writer:
+        writer.write(rows(["k=new", "l=new"]))
+        eventually(lambda: "l" in table)
+        assert table == {"k": "old", "l": "new"}
+        destination.released.set()
+        writer.flush()
+
+    assert table == {"k": "new", "l": "new"}
+
+
+def test_an_epoch_fails_whose_request_does_not_end() -> None:
+    """Twice requestTimeout after it was sent: nothing was committed, and nothing is lost."""
+    clock = ManualClock()
+    destination = SlowDestination({})
+    writer = timed_out(destination, clock)
+    clock.now += 9.0
+    try:
+        with pytest.raises(ServiceError, match="a request is still running 10 s after requestTimeout"):
+            writer.flush()
+    finally:
+        destination.released.set()
+        writer.close()
+
+
 def test_an_attempt_that_succeeds_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither for a request that has timed out: all of its rows were acknowledged by another one."""
+    """All requests have ended when `flush` returns."""
     waited: list[float] = []
     close = RequestThreads.close
 
@@ -100,17 +167,9 @@ def test_an_attempt_that_succeeds_waits_for_nothing(monkeypatch: pytest.MonkeyPa
         return close(threads, patience)
 
     monkeypatch.setattr(RequestThreads, "close", note)
-    destination = SlowDestination({})
-    writer = AsyncSinkWriter(
-        destination, config(request_timeout=0.01, max_in_flight_requests=2), NoRateLimitingStrategy()
-    )
-    try:
-        with closing(writer):
-            writer.write(rows(["k=1"]))
-            writer.flush()
-        assert (destination.table, destination.running, waited) == ({"k": "1"}, 1, [0.0])
-    finally:
-        destination.released.set()
+    write(FakeDestination(accept), [rows(["k=1"])])
+
+    assert waited == [0.0]
 
 
 def test_a_closed_writer_begins_no_request() -> None:

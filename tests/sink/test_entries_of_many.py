@@ -45,7 +45,7 @@ def made(**settings: bool | float) -> Scheduler:
             {"refused": 5, "refused_by_code.OSError": 5},
         ),
         (
-            lambda m: m.advance(7200.0),
+            lambda m: m.advance(3600.0),
             {
                 "requests": 2,
                 "records_out": 10,
@@ -64,7 +64,7 @@ def test_figures(what: Callable[[Scheduler], None], expected: dict[str, int]) ->
     what(scheduler)
     found = as_line(scheduler.snapshot().summary())
     counters = dict(each.split("=") for each in found.split())
-    took = 7200.0 if "timeouts" in expected else 1.0
+    took = 3600.0 if "timeouts" in expected else 1.0
     assert (float(counters.pop("send_time_max")), int(counters.pop("in_flight_peak"))) == (took, 1)
     shown = {name: int(number) for name, number in counters.items() if number.isdigit() and number != "0"}
     sent = {"requests": 1, "records_out": 5, "bytes_out": 50, "buffered_peak": 2}

@@ -126,6 +126,42 @@ def test_a_timeout_keeps_the_order_of_its_key() -> None:
     assert [request.entries for request in scheduler.advance(12.0, draining=True)] == [["a2"]]
 
 
+def test_a_request_that_timed_out_holds_the_next_of_its_keys_back() -> None:
+    """The service may carry it out after its entry was accepted in another request, and write over the next.
+
+    Also after two requests with the entry have timed out, and one of them has ended.
+    """
+    buffer = filled("a1", "a2", "b1")
+    first = buffer.take(2)
+    again = []
+    for _ in range(2):
+        buffer.mark_timed_out(first)
+        buffer.put_back(first.items)
+        again.append(buffer.take(2))
+    buffer.mark_accepted(again[1], [])
+    assert buffer.head() is None
+    buffer.mark_ended(first)
+    assert buffer.head() is None
+    buffer.mark_ended(again[0])
+
+    assert sent(buffer) == ["a2"]
+    assert set(buffer._held_back) == {"a"}
+    assert not buffer._still_running
+
+
+def test_a_request_that_timed_out_and_ended_holds_nothing_back() -> None:
+    buffer = filled("a1", "a2")
+    first = buffer.take(1)
+    buffer.mark_timed_out(first)
+    buffer.put_back(first.items)
+    again = buffer.take(1)
+    buffer.mark_ended(first)
+    assert buffer.head() is None
+    buffer.mark_accepted(again, [])
+
+    assert sent(buffer) == ["a2"]
+
+
 def test_a_key_that_is_held_back_does_not_delay_others() -> None:
     """While one key's request is in flight, entries with other keys are sent."""
     release = threading.Event()

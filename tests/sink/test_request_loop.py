@@ -210,7 +210,7 @@ def test_a_plain_function_that_returns_an_awaitable_is_a_mistake() -> None:
 
 
 def test_a_request_that_hangs_is_sent_again() -> None:
-    """After requestTimeout, and cancelled at the end."""
+    """And is cancelled by then: it does not run any more when the epoch ends."""
 
     def respond(number: int, _: Sequence[str]) -> Any:
         return asyncio.Event().wait() if number == 0 else SubmitResult()

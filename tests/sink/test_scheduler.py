@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -724,17 +725,49 @@ def test_a_late_failure_changes_nothing() -> None:
     assert driven.at(11.0).sent() == [["a"]]
 
 
-def test_requests_that_hang_are_bounded() -> None:
-    """Requests that timed out hold threads and memory: with those in flight, twice maxInFlightRequests."""
-    driven = Driven(max_batch_size=1, request_timeout=10.0, max_in_flight_requests=1)
+@pytest.mark.parametrize("ends", [lambda driven: driven.answer(0), lambda driven: driven.fail(0)])
+def test_an_epoch_ends_after_the_requests_that_timed_out(ends: Callable[[Driven], None]) -> None:
+    """Their entries were accepted in another request, but the service may still carry out the first one."""
+    driven = Driven(max_batch_size=1, request_timeout=10.0)
     driven.add("a")
     driven.at(10.0).sent()
-    assert driven.at(11.0).sent() == [["a"]]
-    driven.at(21.0).sent()
-    assert driven.at(30.0).sent() == []
-    driven.answer(0)
+    driven.at(11.0).sent()
+    driven.answer(1)
+    assert (driven.scheduler.idle, driven.scheduler.running) == (False, 1)
+    assert driven.scheduler.wake_at == 20.0
+    driven.at(19.0).sent()
+    ends(driven)
 
-    assert driven.sent() == [["a"]]
+    assert driven.scheduler.idle
+    assert driven.scheduler.failure is None
+    assert driven.scheduler.figures.records == 1
+
+
+def test_a_request_that_never_ends_is_fatal() -> None:
+    """At twice requestTimeout: whether its rows are accepted in the meantime or not."""
+    driven = Driven(max_batch_size=1, request_timeout=10.0)
+    driven.add("a")
+    driven.at(10.0).sent()
+    driven.at(11.0).sent()
+    driven.answer(1)
+    driven.at(19.9).sent()
+    assert driven.scheduler.failure is None
+    driven.at(20.0).sent()
+
+    assert "fake: a request is still running 10 s after requestTimeout, which is 10 s: its epoch" in (
+        driven.failure
+    )
+
+
+def test_requests_that_time_out_are_to_be_cancelled() -> None:
+    """Each of them once: the caller empties the list."""
+    driven = Driven(max_batch_size=1, max_in_flight_requests=2, request_timeout=10.0)
+    driven.add("a", "b")
+    driven.at(9.0).sent()
+    assert driven.scheduler.to_cancel == []
+    driven.at(10.0).sent()
+
+    assert [request.entries for request in driven.scheduler.to_cancel] == [["a"], ["b"]]
 
 
 def test_a_timeout_can_be_fatal() -> None:
@@ -819,15 +852,15 @@ def test_each_record_has_its_own_retry_duration() -> None:
 
 
 def test_the_retry_duration_ends_also_when_nothing_can_be_sent() -> None:
-    """A destination that hangs for good does not keep the task for good."""
-    driven = Driven(max_batch_size=1, request_timeout=10.0, max_retry_duration=60.0)
+    """A destination that asks for no request for long does not keep the task for as long."""
+    driven = Driven(max_batch_size=1, max_retry_duration=60.0)
     driven.add("a")
-    for now in (10.0, 11.0, 21.0, 30.0):
-        driven.at(now).sent()
-    assert driven.scheduler.wake_at == 70.0
-    driven.at(70.0).sent()
+    driven.scheduler.complete(0, SubmitResult(["a"], retry_after=1000.0), 0.0)
+    driven.sent()
+    assert driven.scheduler.wake_at == 60.0
+    driven.at(60.0).sent()
 
-    assert "no answer within 10 s" in driven.failure
+    assert "1 record is still not accepted after 60.0 s" in driven.failure
 
 
 def test_the_figures_are_exact_after_refusals() -> None:

@@ -304,12 +304,11 @@ def test_a_late_success_after_a_timeout_changes_nothing() -> None:
         clock.now += 10.0
         eventually(lambda: writer.figures.timeouts == 1)
         clock.now += 1.0
-        writer.flush()
-        assert writer.figures.records == 2
+        eventually(lambda: len(destination.requests) == 2)
         late.set()
-        eventually(lambda: destination.running == 0)
         writer.flush()
 
+    assert destination.running == 0
     assert writer.figures.records == 2
     assert destination.requests == [["a", "b"], ["a", "b"]]
 

@@ -248,6 +248,12 @@ class RequestBuffer(Generic[EntryT]):
     def mark_accepted(self, batch: Batch[EntryT], failed: Sequence[Buffered]) -> None:
         """`batch` was accepted, except for `failed`. In this queue no entry waits for another one."""
 
+    def mark_timed_out(self, batch: Batch[EntryT]) -> None:
+        """The request of `batch` timed out and is still running."""
+
+    def mark_ended(self, batch: Batch[EntryT]) -> None:
+        """The request of `batch`, which had timed out, has ended."""
+
     def _queue(self, chunk: Chunk[EntryT]) -> None:
         self._new.append(chunk)
 

@@ -18,7 +18,8 @@ class AsyncSinkConfig:
         max_in_flight_requests: requests in flight at a time.
         max_buffered_requests: entries that may wait to be sent; a write waits while there are more.
         max_time_in_buffer: how long an entry waits for its batch to fill.
-        request_timeout: when a request counts as failed; a later answer is ignored.
+        request_timeout: when a request counts as failed; a later answer is ignored. A request that runs twice
+            as long fails the task.
         max_retry_duration: how long one entry may be refused before the task fails.
         fail_on_timeout: whether a timeout is fatal.
         fail_on_error: whether the first entry that is not accepted is fatal.

@@ -140,15 +140,15 @@ class Destination(Protocol[EntryT]):
         """Sends one request, without retries, and waits for its answer.
 
         Runs on a thread of its own; several run at a time. A coroutine function (``async def submit``) runs
-        on the task's event loop instead, and is cancelled when the task fails. An exception means that no
-        entry is known to have been accepted.
+        on the task's event loop instead, and is cancelled after `request_timeout` and when the task fails. An
+        exception means that no entry is known to have been accepted.
         """
 
     def is_fatal(self, error: Exception) -> bool:
         """Judges an exception that `submit` raised: True fails the task, False sends the batch again."""
 
     def close(self) -> Awaitable[None] | None:
-        """Releases what the destination holds. Requests that have timed out may still be running.
+        """Releases what the destination holds. Requests of a task that failed may still be running.
 
         A coroutine function runs on the event loop, when no request does any more.
         """

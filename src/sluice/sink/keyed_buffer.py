@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import TypeVar
@@ -20,7 +20,8 @@ class KeyedBuffer(RequestBuffer[EntryT]):
 
     Any entry of a request may be refused while other requests are in flight, and a service does not undo what
     follows a refused entry. So of the entries with one key no two are in one request, nor in flight at the
-    same time.
+    same time. A request that timed out counts as in flight until it has ended: the service may still carry it
+    out, after its entries were accepted in another request.
 
     Entries held back count for `len` and `size_in_bytes`, but `head`, `measure` and `take` do not see them:
     while only such entries are left, there is nothing to send.
@@ -41,6 +42,9 @@ class KeyedBuffer(RequestBuffer[EntryT]):
         # queued until its last one is accepted.
         self._held_back: dict[Hashable, deque[Chunk[EntryT]]] = {}
         self._released: list[Chunk[EntryT]] = []
+        # By number: requests with the entry that timed out and still run.
+        self._still_running: Counter[int] = Counter()
+        self._accepted: set[int] = set()  # numbers: only such a request holds the next entry back
 
     def mark_accepted(self, batch: Batch[EntryT], failed: Sequence[Buffered]) -> None:
         """`batch` was accepted, except for `failed`: releases the entries next in order."""
@@ -48,12 +52,31 @@ class KeyedBuffer(RequestBuffer[EntryT]):
         for item in batch.items:
             if item.number in refused or item.number not in self._keys:
                 continue
-            key = self._keys.pop(item.number)
-            held_back = self._held_back[key]
-            if held_back:
-                self._released.append(held_back.popleft())
+            if self._still_running[item.number]:
+                self._accepted.add(item.number)
             else:
-                del self._held_back[key]
+                self._release_next(item.number)
+
+    def mark_timed_out(self, batch: Batch[EntryT]) -> None:
+        self._still_running.update(item.number for item in batch.items)
+
+    def mark_ended(self, batch: Batch[EntryT]) -> None:
+        for item in batch.items:
+            self._still_running[item.number] -= 1
+            if not self._still_running[item.number]:
+                del self._still_running[item.number]
+                if item.number in self._accepted:
+                    self._accepted.remove(item.number)
+                    self._release_next(item.number)
+
+    def _release_next(self, number: int) -> None:
+        """Releases the entry behind this one."""
+        key = self._keys.pop(number)
+        held_back = self._held_back[key]
+        if held_back:
+            self._released.append(held_back.popleft())
+        else:
+            del self._held_back[key]
 
     def _queue(self, chunk: Chunk[EntryT]) -> None:
         for number, entry, size, arrived, *_ in chunk:

@@ -50,7 +50,8 @@ class RequestLoop(Generic[JobT, ResultT]):
         self._report = report
         self._name = name
         self._patience = patience
-        self._tasks: set[asyncio.Task[None]] = set()
+        # By the identity of the job, which its task keeps alive. The loop itself keeps no task alive.
+        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_ended = False
@@ -62,6 +63,13 @@ class RequestLoop(Generic[JobT, ResultT]):
             RuntimeError: no thread can be started.
         """
         self._started().call_soon_threadsafe(self._begin, job)
+
+    def cancel(self, job: JobT) -> None:
+        """Cancels a job if it is running. What `work` returns then is reported as always."""
+        loop = self._started()
+        # One step later than `_begin` at the earliest: a task that is cancelled before its first step never
+        # runs, and would report nothing.
+        loop.call_soon_threadsafe(loop.call_soon, self._cancel, job)
 
     def close(self, patience: float) -> int:
         """Waits for the jobs that are running, and then cancels them. The loop goes on until `end`.
@@ -156,7 +164,7 @@ class RequestLoop(Generic[JobT, ResultT]):
 
         Jobs that are left were cancelled before, and have not ended: for them, all patience is used up.
         """
-        rest = asyncio.all_tasks() - self._tasks - {asyncio.current_task()}
+        rest = asyncio.all_tasks() - {*self._tasks.values()} - {asyncio.current_task()}
         for task in rest:
             task.cancel()
         if rest:
@@ -167,15 +175,18 @@ class RequestLoop(Generic[JobT, ResultT]):
         loop.stop()
 
     def _begin(self, job: JobT) -> None:
-        task = asyncio.ensure_future(self._do(job))
-        self._tasks.add(task)  # the loop itself keeps no task alive
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks[id(job)] = asyncio.ensure_future(self._do(job))
+        task.add_done_callback(lambda _: self._tasks.pop(id(job)))
+
+    def _cancel(self, job: JobT) -> None:
+        if id(job) in self._tasks:
+            self._tasks[id(job)].cancel()
 
     async def _do(self, job: JobT) -> None:
         self._report(await self._work(job))
 
     async def _settle(self, patience: float) -> int:
-        running = list(self._tasks)
+        running = list(self._tasks.values())
         if not running:
             return 0
         _, late = await asyncio.wait(running, timeout=patience)

@@ -50,6 +50,9 @@ class RequestThreads(Generic[JobT, ResultT]):
             self._threads.append(thread)
         self._jobs.put(job)
 
+    def cancel(self, job: JobT) -> None:
+        """A thread cannot be interrupted: the job runs until it ends."""
+
     def close(self, patience: float) -> int:
         """Ends the threads; a busy one ends when its job does.
 

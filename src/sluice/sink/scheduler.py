@@ -95,7 +95,7 @@ class SinkScheduler(Generic[EntryT]):
             KeyedBuffer(ordering_key, name) if ordering_key else RequestBuffer()
         )
         self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
-        self._timed_out: set[int] = set()  # their threads are still running
+        self._timed_out: dict[int, Request[EntryT]] = {}  # still running; in the order they were sent
         self._retry_after_until = -math.inf  # the destination asks for no request until then
         self._outage = Outage()
         self._next_try = math.inf
@@ -105,6 +105,7 @@ class SinkScheduler(Generic[EntryT]):
         self._standstill = Standstill(name)
         self.failure: BaseException | None = None
         self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
+        self.to_cancel: list[Request[EntryT]] = []  # timed out; the caller removes what it has cancelled
         self.figures = SinkFigures()
         self._observed_at: float | None = None  # until when `in_flight` and `buffered` are in the figures
 
@@ -124,13 +125,18 @@ class SinkScheduler(Generic[EntryT]):
 
     @property
     def idle(self) -> bool:
-        """Nothing is buffered or in flight: all that was added has been acknowledged or rejected."""
-        return not self._buffer and not self._in_flight
+        """All that was added has been acknowledged or rejected, and no request is running any more."""
+        return not self._buffer and not self.running
 
     @property
     def in_flight(self) -> int:
         """Requests that have not been answered and have not timed out."""
         return len(self._in_flight)
+
+    @property
+    def running(self) -> int:
+        """Requests that have not been answered, whether they have timed out or not."""
+        return len(self._in_flight) + len(self._timed_out)
 
     @property
     def buffered(self) -> int:
@@ -147,6 +153,8 @@ class SinkScheduler(Generic[EntryT]):
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
             times.append(oldest.sent_at + self._config.request_timeout)
+        if self._timed_out:
+            times.append(self._give_up_running_at)
         if self._buffer.has_returned:
             times.append(self._overdue_at)
         return min(times)
@@ -258,6 +266,7 @@ class SinkScheduler(Generic[EntryT]):
         requests: list[Request[EntryT]] = []
         self._observe(now)
         self._time_out_requests(now)
+        self._give_up_running(now)
         self._buffer.release(now)
         while self.failure is None and (count := self._sendable(now, draining=draining)):
             requests.append(self._send(count, now))
@@ -307,10 +316,9 @@ class SinkScheduler(Generic[EntryT]):
         """Whether one more request may run."""
         # In an outage, one request at a time finds out whether it is over.
         most = 1 if self._outage.is_on else self._config.max_in_flight_requests
-        # A request that timed out but still runs holds its thread and its entries. Such requests come on
-        # top of those in flight. They are bounded as well, or a destination that hangs would take all memory.
-        running = len(self._in_flight) + len(self._timed_out)
-        return len(self._in_flight) < most and running < 2 * self._config.max_in_flight_requests
+        # Those that timed out and still run come on top. They were all in flight at the same time, because
+        # none may run for 2 * request_timeout, so they are no more than those that may be in flight.
+        return len(self._in_flight) < most
 
     def _blocked_for(self, request: RequestInfo) -> float:
         """Seconds until the strategy is asked again, unless an answer comes before."""
@@ -367,7 +375,9 @@ class SinkScheduler(Generic[EntryT]):
         request = self._in_flight.pop(number, None)
         if request is None:
             # It counted as failed when it timed out, and its entries were queued again.
-            self._timed_out.discard(number)
+            late = self._timed_out.pop(number, None)
+            if late is not None:
+                self._buffer.mark_ended(late.batch)
         else:
             self.figures.send_time.record(answered_at - request.sent_at)
         return request
@@ -379,7 +389,9 @@ class SinkScheduler(Generic[EntryT]):
             if now < request.sent_at + timeout:
                 return
             del self._in_flight[request.number]
-            self._timed_out.add(request.number)
+            self._timed_out[request.number] = request
+            self.to_cancel.append(request)
+            self._buffer.mark_timed_out(request.batch)
             self.figures.timeouts += 1
             self.figures.send_time.record(now - request.sent_at)
             size = len(request.batch)
@@ -392,6 +404,26 @@ class SinkScheduler(Generic[EntryT]):
                 self.stop(ServiceError(f"{self._name}: {text}", target=self._name, code=cause.code))
             else:
                 self._requeue(request, request.batch.items, cause, now)
+
+    @property
+    def _give_up_running_at(self) -> float:
+        """When the oldest request that timed out must have ended."""
+        oldest = next(iter(self._timed_out.values()))
+        return oldest.sent_at + 2 * self._config.request_timeout
+
+    def _give_up_running(self, now: float) -> None:
+        """A request that is carried out after its epoch may write over rows of a later one."""
+        if self._timed_out and now >= self._give_up_running_at:
+            timeout = self._config.request_timeout
+            self.stop(
+                ServiceError(
+                    f"{self._name}: a request is still running {timeout:g} s after requestTimeout, which is "
+                    f"{timeout:g} s: its epoch cannot be committed, because the request may still write. If "
+                    "requests take so long, increase requestTimeout",
+                    target=self._name,
+                    code="RequestTimeout",
+                )
+            )
 
     def _records(self, entries: Sequence[EntryT] | Batch[EntryT]) -> int:
         """How many of the user's records these entries hold."""

@@ -67,10 +67,11 @@ class AsyncSinkWriter(Generic[EntryT]):
     them. On top comes what the converter has made at once: all rows of a batch by some; with a dead letter
     queue, of about one request. Refused entries may exceed the first bound by as much as they left the
     second. Requests that timed out but still run come on top: with those in flight, at most
-    ``2 * max_in_flight_requests``.
+    ``2 * max_in_flight_requests``. They hold back the next entry of an ordering key, and `flush` waits for
+    them; one that runs for ``2 * request_timeout`` is fatal.
 
     If the destination's `submit` is a coroutine function, requests run on one event loop instead of threads,
-    within the same bounds. `close` cancels those that are running.
+    within the same bounds. Those that time out are cancelled, and by `close` those that are running.
 
     Attributes:
         name: the destination's, for messages.
@@ -181,6 +182,8 @@ class AsyncSinkWriter(Generic[EntryT]):
     def flush(self) -> None:
         """Sends everything; returns when all entries are acknowledged and all dead letters durable.
 
+        No request is running by then, not even one that has timed out.
+
         Raises:
             Exception: as `write` does.
         """
@@ -225,10 +228,10 @@ class AsyncSinkWriter(Generic[EntryT]):
             self._background_flusher.join()
 
     def _end_requests(self) -> None:
-        in_flight = self._scheduler.in_flight
-        patience = min(self._config.request_timeout, _LONGEST_CLOSE) if in_flight else 0.0
+        unanswered = self._scheduler.running
+        patience = min(self._config.request_timeout, _LONGEST_CLOSE) if unanswered else 0.0
         running = self._requests.close(patience)
-        if in_flight and running:
+        if unanswered and running:
             _log.warning(
                 "%s: %d requests of a failed task have no answer after %.0f s; they may still be executed, "
                 "after those of the next attempt",
@@ -326,6 +329,9 @@ class AsyncSinkWriter(Generic[EntryT]):
         self._scheduler.rejected.clear()
         for request in self._scheduler.advance(now, draining=draining):
             self._requests.run(request)
+        for request in self._scheduler.to_cancel:
+            self._requests.cancel(request)
+        self._scheduler.to_cancel.clear()
 
     def _fail(self, answer: Answer[EntryT], error: BaseException, now: float) -> None:
         try:
