@@ -308,6 +308,7 @@ import json, os, resource, sys
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from sluice.destinations import read_sink
+from sluice.retry import patient
 from sluice.sink import Epoch, Origin
 from sluice.sink.committing import EpochCommit
 
@@ -325,7 +326,7 @@ def task(name, batches):
     for number in range(batches):
         writer.write(batch(number))
     uploads = writer.prepare_commit()
-    EpochCommit(destination, Epoch(None, name, None)).commit(uploads)
+    EpochCommit(destination, Epoch(None, name, None), backoff=patient(60.0)).commit(uploads)
     writer.close()
     return len(uploads), writer.bytes, peak()
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from sluice.destinations import read_sink
+from sluice.retry import patient
 from sluice.sink import Epoch, Origin
 from sluice.sink.committing import EpochCommit
 
@@ -43,5 +44,5 @@ def run(options: Mapping[str, str], log: str, name: str, batches: int) -> None:
             uploads += writer.prepare_commit()
             writer.close()
         destination = read_sink(options).destination
-        EpochCommit(destination, Epoch("query", name, batch)).commit(uploads)
+        EpochCommit(destination, Epoch("query", name, batch), backoff=patient(60.0)).commit(uploads)
         Path(log, str(batch)).touch()

@@ -21,7 +21,7 @@ from sluice.errors import ServiceError, SluiceError
 if TYPE_CHECKING:
     import tenacity
 
-__all__ = ["UNLIMITED", "Backoff", "Retrier"]
+__all__ = ["UNLIMITED", "Backoff", "Retrier", "patient"]
 
 T = TypeVar("T")
 
@@ -57,6 +57,11 @@ class Backoff:
             return min(self.max, self.base * self.exponent**attempt)
         except OverflowError:
             return self.max
+
+
+def patient(seconds: float) -> Backoff:
+    """How what a task or a commit calls is repeated: until `seconds` have passed, however often that is."""
+    return Backoff(UNLIMITED, base=0.2, max=5.0, exponent=2.0, give_up_after=seconds)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from sluice.destinations.s3.committed_files import committed_urls
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.writer import FileSettings
 from sluice.instants import EPOCH
-from sluice.retry import Retrier
+from sluice.retry import Backoff, Retrier
 
 PATH = "s3://lake/events"
 PAGE = 3  # entries of a page: few, so that listings have several pages
@@ -296,6 +296,10 @@ class FakeS3:
     @property
     def pending(self) -> set[str]:
         return {key for key in self.objects if "/pending/" in key}
+
+
+BACKOFF = Backoff(max_retries=7, base=0.5, max=10.0, exponent=2.0)
+"""Of commits: bounded by a number, because no time passes here."""
 
 
 def retrier() -> Retrier:

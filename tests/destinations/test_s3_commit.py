@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from botocore.session import Session
 from fake_s3 import (
+    BACKOFF,
     PATH,
     FakeS3,
     FakeUpload,
@@ -52,7 +53,7 @@ def prepared(s3: FakeS3, epoch: Epoch, *ids: int, attempt: int = 0) -> list[Any]
 
 
 def commit(s3: FakeS3, epoch: Epoch) -> EpochCommit:
-    return EpochCommit(destination(s3), epoch, retrier=retrier())
+    return EpochCommit(destination(s3), epoch, retrier=retrier(), backoff=BACKOFF)
 
 
 def ids(s3: FakeS3) -> list[int]:
@@ -338,7 +339,7 @@ def test_a_task_that_outlives_a_failed_batch_write_leaves_nothing() -> None:
         prepared(s3, epoch, 4, attempt=1)
 
     made = destination(s3, pause=pause)
-    EpochCommit(made, epoch, retrier=retrier()).abort(prepared(s3, epoch, 3))
+    EpochCommit(made, epoch, retrier=retrier(), backoff=BACKOFF).abort(prepared(s3, epoch, 3))
     assert paused == [3.0]
     assert not s3.uploads
 

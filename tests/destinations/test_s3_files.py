@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_s3 import FakeS3, bucket, destination, refusal
+from fake_s3 import BACKOFF, FakeS3, bucket, destination, refusal
 from pyspark.sql import types as t
 
 from sluice.destinations.s3 import upload, writer
@@ -47,7 +47,7 @@ def written(s3: FakeS3, kinds: t.StructType, *batches: pa.RecordBatch, **setting
     task.close()
     assert s3.data == set()
     assert task.bytes == sum(each.size for each in uploads)
-    EpochCommit(made, Epoch("q-1", "r-1", 7)).commit(uploads)
+    EpochCommit(made, Epoch("q-1", "r-1", 7), backoff=BACKOFF).commit(uploads)
     assert s3.uploads == {}
     return {key.removeprefix("events/"): s3.objects[key] for key in sorted(s3.data)}
 

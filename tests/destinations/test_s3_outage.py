@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from botocore import exceptions as sdk
-from fake_s3 import CONNECTION, FakeS3, refusal
+from fake_s3 import CONNECTION, FakeS3, destination, refusal
+from pyspark.sql.types import LongType, StructField, StructType
 
 from sluice.destinations import read_sink
 from sluice.destinations.common.bucket import Bucket
 from sluice.errors import OptionError, ServiceError
 from sluice.retry import Retrier
+from sluice.sink import Origin
 
 PATIENCE = 900.0
 AWAY = sdk.EndpointConnectionError(endpoint_url="http://s3.test")
@@ -68,6 +71,22 @@ def test_patience_ends() -> None:
     assert PATIENCE <= clock.now < PATIENCE + 10
 
 
+@pytest.mark.parametrize("operation", ["create_multipart_upload", "upload_part"])
+def test_a_writer_whose_patience_has_ended_is_not_asked_again(operation: str) -> None:
+    """A second `prepare_commit` would leave out the file whose part failed."""
+    s3 = FakeS3(lambda _number, called: AWAY if called == operation else None)
+    schema = StructType([StructField("id", LongType())])
+    writer = destination(s3).create_writer(schema, Origin("s3", "q", "r", 0, 0, 0))
+
+    def write_all() -> None:
+        writer.write(pa.record_batch({"id": pa.array([1])}))
+        writer.prepare_commit()
+
+    with pytest.raises(ServiceError) as raised:
+        write_all()
+    assert not raised.value.retryable
+
+
 def test_what_is_wrong_for_good_fails_at_once() -> None:
     clock = Clock()
     with pytest.raises(ServiceError):
@@ -86,9 +105,10 @@ def test_nobody_waits_so_long_to_tidy_up() -> None:
 
 
 def test_the_option_is_of_destinations_that_read_it() -> None:
-    """Other options of the writer that sends batches are still refused."""
+    """Every committer's epoch and writer, too. Others of a writer that sends batches are still refused."""
     options = {"destination": "s3", "path": "s3://lake/events", "region": "us-east-1"}
-    destination: Any = read_sink(options | {"maxRetryDuration": "2m"}).destination
-    assert destination._bucket._backoff.give_up_after == 120
+    setup: Any = read_sink(options | {"maxRetryDuration": "2m"})
+    assert setup.max_retry_duration == 120
+    assert setup.destination._bucket._backoff.give_up_after == 120
     with pytest.raises(OptionError, match="maxInFlightRequests"):
         read_sink(options | {"maxInFlightRequests": "2"})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from fake_s3 import Crash, FakeS3, committed_keys, committed_rows, destination, refusal, retrier
+from fake_s3 import BACKOFF, Crash, FakeS3, committed_keys, committed_rows, destination, refusal, retrier
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
@@ -90,7 +90,9 @@ class Spark:
         messages = [self._task(epoch, partition) for partition in range(PARTITIONS)]
         done = [message for message in messages if message is not None]
         uploads = [upload for message in done for upload in message]
-        made = EpochCommit(destination(self.s3, partition_by=("part",)), epoch, retrier=retrier())
+        made = EpochCommit(
+            destination(self.s3, partition_by=("part",)), epoch, retrier=retrier(), backoff=BACKOFF
+        )
         try:
             if len(done) < len(messages):
                 made.abort(uploads)
@@ -205,7 +207,7 @@ class Write:
 
     def _run(self) -> None:
         prepared = []
-        made = EpochCommit(destination(self.s3), self.epoch, retrier=retrier())
+        made = EpochCommit(destination(self.s3), self.epoch, retrier=retrier(), backoff=BACKOFF)
         try:
             for partition in range(PARTITIONS):
                 writer = destination(self.s3).create_writer(

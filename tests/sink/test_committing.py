@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import CommitError, OptionError, ServiceError, SluiceError
-from sluice.retry import Backoff, Retrier
+from sluice.retry import Backoff, Retrier, patient
 from sluice.sink import BaseCommittingDestination, Epoch
 from sluice.sink.committing import EpochCommit, is_committing
 
@@ -200,6 +200,31 @@ def test_a_retryable_error_is_tried_again(*, retryable: bool, tries: int) -> Non
         commit(made).commit(["a", "b"])
 
     assert [what for call, what in made.calls if call == "commit"] == [["a", "b"]] * tries
+
+
+@pytest.mark.parametrize(
+    "call", ["create", "create globally", "combine", "filter", "commit", "commit globally"]
+)
+@pytest.mark.parametrize("seconds", [7.0, 60.0, 800.0])
+def test_an_outage_ends_no_commit(call: str, seconds: float) -> None:
+    """A committer is asked again for as long as `maxRetryDuration`."""
+    now = 0.0
+
+    def sleep(pause: float) -> None:
+        nonlocal now
+        now += pause
+
+    def refuse(called: str, _: Any) -> Any:
+        if called == call and now < seconds:
+            raise ServiceError("away", retryable=True)
+        return ()
+
+    made = Recording(behave=refuse)
+    retrier = Retrier(sleep, lambda: 0.5, lambda: now)
+    EpochCommit(made, EPOCH, retrier=retrier, backoff=patient(900.0)).commit(["a"])
+
+    assert seconds <= now < seconds + 5
+    assert made.calls[-1] == ("clean up", (7, True))
 
 
 @pytest.mark.parametrize("call", ["create", "create globally", "combine", "filter", "commit globally"])
@@ -523,15 +548,15 @@ def test_a_committer_that_returns_what_nobody_waits_for_has_not_aborted() -> Non
         destination, epoch
     )
     with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
-        EpochCommit(destination, EPOCH).abort(["a"])
+        commit(destination).abort(["a"])
     with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
-        EpochCommit(destination, WRITE).commit(["a"])
+        commit(destination, WRITE).commit(["a"])
 
 
 def test_cleaning_up_that_has_not_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     destination: Any = Recording()
     destination.clean_up = lambda *_, **__: asynchronous()
-    EpochCommit(destination, EPOCH).commit(["a"])
+    commit(destination).commit(["a"])
 
     assert "returned a coroutine, so none of it has run" in caplog.text
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from sink_fakes import FakeConverter, FakeDestination, Outcome, RefusedError, async_setup, config, rows
 
 from sluice.errors import OptionError, ServiceError, SluiceError
+from sluice.retry import Retrier
 from sluice.sink import (
     AIMDScalingStrategy,
     BaseCommittingDestination,
@@ -76,6 +77,75 @@ def prepare(
 ) -> TaskResult:
     setup = CommittingSinkSetup(destination=destination)
     return write_rows(setup, SCHEMA, ORIGIN, batches, write_id=write_id)
+
+
+class Away(TwoPhase):
+    """A two-phase destination whose service is away for a while: `call` fails until then."""
+
+    def __init__(self, call: str, seconds: float, error: SluiceError) -> None:
+        super().__init__()
+        self.call, self.seconds, self.error = call, seconds, error
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def fail(self, call: str) -> None:
+        if call == self.call and self.now < self.seconds:
+            raise self.error
+
+    def create_writer(self, schema: Any, origin: Origin) -> Any:  # noqa: ARG002 - the contract's
+        self.fail("create")
+        outer = self
+
+        class Writer(Spool):
+            def write(self, batch: pa.RecordBatch) -> None:
+                outer.fail("write")
+                super().write(batch)
+
+            def prepare_commit(self) -> Sequence[Any]:
+                outer.fail("prepare")
+                return super().prepare_commit()
+
+        return Writer(self.calls, origin)
+
+    def run(self) -> TaskResult:
+        setup = CommittingSinkSetup(destination=self, max_retry_duration=900.0)
+        retrier = Retrier(self.sleep, lambda: 0.5, lambda: self.now)
+        return write_rows(setup, SCHEMA, ORIGIN, each_in_a_batch("a", "b"), write_id=None, retrier=retrier)
+
+
+@pytest.mark.parametrize("call", ["create", "write", "prepare"])
+@pytest.mark.parametrize("seconds", [7.0, 60.0, 800.0])
+def test_an_outage_ends_no_task_of_a_two_phase_destination(
+    call: str, seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each row is written once; the log says when the outage begins and when it ends."""
+    destination = Away(call, seconds, ServiceError("away", retryable=True))
+    result = destination.run()
+
+    assert result.committables == ((["a", "b"], ORIGIN),)
+    assert destination.now >= seconds
+    began, ended = [each.message for each in caplog.records if each.name == "sluice.retry"]
+    assert began == "retrying for up to 900 s: away"
+    assert ended.startswith("succeeded after ")
+
+
+def test_an_outage_that_does_not_end_fails_the_task() -> None:
+    destination = Away("write", math.inf, ServiceError("away", retryable=True))
+    with pytest.raises(ServiceError, match="away"):
+        destination.run()
+
+    assert 900 <= destination.now < 906
+    assert [call for call, _ in destination.calls] == ["abort", "close"]
+
+
+def test_what_is_wrong_for_good_fails_the_task_at_once() -> None:
+    destination = Away("write", math.inf, ServiceError("denied"))
+    with pytest.raises(ServiceError, match="denied"):
+        destination.run()
+
+    assert destination.now == 0
 
 
 def each_in_a_batch(*values: str) -> Iterator[pa.RecordBatch]:

@@ -28,6 +28,7 @@ from sluice.sink.options import (
     DEAD_LETTER_PATH,
     DESTINATION,
     ELEMENT_CONVERTER,
+    MAX_RETRY_DURATION,
     PROGRESS_LISTENER,
     SINK_OPTIONS,
     TXN_APP_ID,
@@ -134,8 +135,7 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     name, converter = classes.require(DESTINATION), classes.get(ELEMENT_CONVERTER)
     found = destination_class(name)
     factory = None if converter is None else converter_factory(converter)
-    particular = [each for each in found.OPTIONS if each not in SINK_OPTIONS]
-    declared = [*SINK_OPTIONS, *CONNECTION_OPTIONS, *particular, *(factory.options if factory else ())]
+    declared = [*SINK_OPTIONS, *CONNECTION_OPTIONS, *found.OPTIONS, *(factory.options if factory else ())]
     if not is_committing(found):
         declared += [each for each in OBJECT_OPTIONS if not any(own.takes(each.key) for own in declared)]
     unknown = [key for key in options if not any(option.takes(key) for option in declared)]
@@ -145,7 +145,7 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
     setup: SinkSetup | None
     if is_committing(found):
         for option in ASYNC_OPTIONS:
-            if values.given(option) and option not in found.OPTIONS:
+            if values.given(option) and option is not MAX_RETRY_DURATION:
                 values.reject(option.key, f"is not for destination '{name}', which does not send batches")
         setup = _committing_setup(
             cast("type[CommittingDestinationClass]", found), values, connection, options
@@ -197,6 +197,7 @@ def _committing_setup(
         ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",
         transaction=None if application is None or version is None else (application, version),
         content=_content(options, connection),
+        max_retry_duration=values.require(MAX_RETRY_DURATION),
     )
 
 

@@ -30,7 +30,6 @@ CommT = TypeVar("CommT")
 
 _log = logging.getLogger(__name__)
 
-_COMMIT_RETRIES: Final = Backoff(max_retries=7, base=0.5, max=10.0, exponent=2.0)
 # One retry only: Spark reports why the query failed after the abort, and `clean_up` of the next run removes
 # what is left.
 _ABORT_RETRIES: Final = Backoff(max_retries=1, base=0.5, max=0.5, exponent=1.0)
@@ -63,7 +62,7 @@ class EpochCommit:
         destination: creates the committers.
         epoch: None if no task has succeeded: then the driver does not know which epoch it is.
         retrier: how pauses are waited out; replaced in tests.
-        backoff: how often a commit is tried, and the pauses; 8 times by default, with up to 10 s in between.
+        backoff: how a commit is repeated: for `maxRetryDuration`.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class EpochCommit:
         epoch: Epoch | None,
         *,
         retrier: Retrier | None = None,
-        backoff: Backoff = _COMMIT_RETRIES,
+        backoff: Backoff,
     ) -> None:
         self._name = destination_name(destination)
         self._destination: BaseCommittingDestination[Any] = with_defaults(
@@ -226,14 +225,20 @@ class EpochCommit:
         )
 
     def _call(self, function: Callable[[], CommT], *, abort: bool = False) -> CommT:
-        backoff = _ABORT_RETRIES if abort else self._backoff
+        attempts = 0
+
+        def attempt() -> CommT:
+            nonlocal attempts
+            attempts += 1
+            return function()
+
         try:
-            return self._retrier.call(backoff, function)
+            return self._retrier.call(_ABORT_RETRIES if abort else self._backoff, attempt)
         except SluiceError as error:
-            attempts = f" after {backoff.max_retries + 1} attempts" if error.retryable else ""
+            tried = f" after {attempts} attempts" if error.retryable else ""
             outcome = "aborted" if abort else "committed"
             raise CommitError(
-                f"{self._name}: {self._described} could not be {outcome}{attempts}: {error}"
+                f"{self._name}: {self._described} could not be {outcome}{tried}: {error}"
             ) from None
 
     def _clean_up(self, epoch: Epoch, *, committed: bool) -> None:

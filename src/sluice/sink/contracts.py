@@ -279,9 +279,12 @@ class SinkWriter(Protocol[CommT_co]):
     def write(self, batch: pa.RecordBatch) -> None:
         """Writes the rows of a `pyarrow.RecordBatch`, which has the columns of `create_writer`'s schema.
 
-        Called once for each batch that Spark passes to the task.
+        Called once for each batch that Spark passes to the task, if it succeeds.
 
         Raises:
+            SluiceError: if it is retryable, the call is repeated with the same batch for `maxRetryDuration`,
+                so none of its rows may be written by then. `prepare_commit` and `create_writer` are repeated
+                likewise.
             Exception: the task fails with it, after `abort`.
         """
 

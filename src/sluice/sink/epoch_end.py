@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from sluice.errors import CommitError
 from sluice.letterboxes import post
+from sluice.retry import patient
 from sluice.sink.bases import run
 from sluice.sink.committing import EpochCommit
 from sluice.sink.contracts import Epoch
@@ -55,7 +56,8 @@ def end_epoch(
     """
     done = [result for result in results if result is not None]
     if isinstance(setup, CommittingSinkSetup):
-        commit = EpochCommit(setup.destination, _epoch(setup, done, write_id, batch_id))
+        epoch = _epoch(setup, done, write_id, batch_id)
+        commit = EpochCommit(setup.destination, epoch, backoff=patient(setup.max_retry_duration))
         committables = [committable for result in done for committable in result.committables]
         if outcome == "committed":
             commit.commit(committables)

@@ -119,7 +119,8 @@ MAX_RETRY_DURATION = Option(
     "maxRetryDuration",
     duration(),
     900.0,
-    "A record still refused after this long fails the task. With `s3`: a call that has failed for so long.",
+    "A record still refused after this long fails the task. With a committer, as `s3` has: a call that has "
+    "failed for so long.",
     shown_default="15m",
 )
 ELEMENT_CONVERTER = Option(

@@ -107,6 +107,7 @@ class CommittingSinkSetup:
             are refused.
         transaction: the id and version of a batch write that is written once; None without `txnAppId`.
         content: what a micro-batch holds, see `Epoch.content`.
+        max_retry_duration: how long each call of a writer or a committer is repeated (seconds).
     """
 
     destination: CommittingDestination[Any]
@@ -114,6 +115,7 @@ class CommittingSinkSetup:
     ignores_unknown_columns: bool = False
     transaction: tuple[str, int] | None = None
     content: Callable[[int], str | None] = lambda _batch: None
+    max_retry_duration: float = 900.0
 
 
 SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import operator
@@ -14,6 +15,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import OptionError, SluiceError
+from sluice.retry import Retrier, patient
 from sluice.sink.bases import (
     BaseCommittingDestination,
     BaseDestination,
@@ -114,7 +116,7 @@ def _pickled_and_back(value: Any) -> object:
     return pickle.loads(pickle.dumps(value))  # noqa: S301 - it was pickled here
 
 
-def write_rows(  # noqa: PLR0913 - five say what is written, one how its result travels
+def write_rows(  # noqa: PLR0913 - five say what is written, two are replaced
     setup: SinkSetup,
     schema: StructType,
     origin: Origin,
@@ -122,6 +124,7 @@ def write_rows(  # noqa: PLR0913 - five say what is written, one how its result 
     *,
     write_id: str | None,
     transport: Callable[[Any], object] = _pickled_and_back,
+    retrier: Retrier | None = None,
 ) -> TaskResult:
     """Writes the rows of one task. Returns when all of them are acknowledged, or durable and to be committed.
 
@@ -132,6 +135,7 @@ def write_rows(  # noqa: PLR0913 - five say what is written, one how its result 
         batches: the rows.
         write_id: the id of a batch write; None in a streaming query.
         transport: does with a committable what is done with it on its way to the driver.
+        retrier: how pauses between calls of a two-phase destination are waited out; replaced in tests.
     """
     started = time.monotonic()
     if isinstance(setup, AsyncSinkSetup):
@@ -144,7 +148,7 @@ def write_rows(  # noqa: PLR0913 - five say what is written, one how its result 
             # In `foreachBatch`, Spark tells the task the query and the micro-batch around the write. That
             # micro-batch may have several writes, and each of them is committed by itself.
             origin = replace(origin, query=None, run=write_id, batch=None)
-        result = _prepare(setup, schema, origin, batches, transport)
+        result = _prepare(setup, schema, origin, batches, transport, retrier or Retrier())
     return replace(result, duration=round(time.monotonic() - started, 3))
 
 
@@ -252,22 +256,24 @@ def _figures_of_a_failure(writer: AsyncSinkWriter[Any], origin: Origin) -> Itera
         raise
 
 
-def _prepare(
+def _prepare(  # noqa: PLR0913, PLR0917 - as above
     setup: CommittingSinkSetup,
     schema: StructType,
     origin: Origin,
     batches: Iterable[pa.RecordBatch],
     transport: Callable[[Any], object],
+    retrier: Retrier,
 ) -> TaskResult:
+    call = functools.partial(retrier.call, patient(setup.max_retry_duration))
     records = 0
     writer: BaseSinkWriter[Any] = with_defaults(
-        setup.destination.create_writer(schema, origin), BaseSinkWriter
+        call(lambda: setup.destination.create_writer(schema, origin)), BaseSinkWriter
     )
     try:
         for batch in batches:
-            run(writer.write, batch)
+            call(functools.partial(run, writer.write, batch))
             records += batch.num_rows
-        committables = _checked_committables(writer.prepare_commit(), origin)
+        committables = _checked_committables(call(writer.prepare_commit), origin)
         _check_transport(committables, transport, origin)
         figures = SinkFigures(records=records, bytes=_checked_bytes(writer.bytes, origin))
     except BaseException:

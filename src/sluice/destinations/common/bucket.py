@@ -18,7 +18,7 @@ from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, DamagedA
 from sluice.destinations.common.object_settings import NO_CHECKSUMS, ObjectSettings, hint_for
 from sluice.errors import OptionError, ServiceError
 from sluice.instants import micros_from_datetime
-from sluice.retry import UNLIMITED, Backoff, Retrier
+from sluice.retry import Backoff, Retrier, patient
 
 __all__ = ["CONCURRENT_REQUESTS", "Bucket", "StoredObject", "split_s3_path"]
 
@@ -93,9 +93,7 @@ class Bucket:
         patience: float | None = None,
     ) -> None:
         self._name = name
-        self._backoff = (
-            _BACKOFF if patience is None else replace(_BACKOFF, max_retries=UNLIMITED, give_up_after=patience)
-        )
+        self._backoff = _BACKOFF if patience is None else patient(patience)
         self._connection = replace(connection, sends_checksums=settings.checksum_algorithm != NO_CHECKSUMS)
         self._settings = settings
         self._allows_unsafe_commits = allows_unsafe_commits

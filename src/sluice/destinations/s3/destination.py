@@ -111,7 +111,6 @@ class S3Destination(BaseCommittingDestination[Upload]):
         MAX_OPEN_FILES,
         *OBJECT_OPTIONS,
         ALLOW_UNSAFE_COMMITS,
-        MAX_RETRY_DURATION,
     )
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Final, cast
 
@@ -11,7 +12,7 @@ from sluice.destinations.s3.file_formats import FORMATS, RowFile, check_types
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.partitions import Partitioning
 from sluice.destinations.s3.upload import PartSender, PartStream, Upload
-from sluice.errors import InvalidRecordError, ServiceError
+from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.sink.bases import BaseSinkWriter
 from sluice.sink.contracts import Origin, StructType
 
@@ -57,6 +58,16 @@ class _OpenFile:
             self.buffered.clear()
 
 
+@contextlib.contextmanager
+def _not_repeated() -> Iterator[None]:
+    """Errors are final: `Bucket` has repeated its calls, and a repeated method would leave rows out."""
+    try:
+        yield
+    except SluiceError as error:
+        error.retryable = False
+        raise
+
+
 class S3Writer(BaseSinkWriter[Upload]):
     """Writes rows into multipart uploads.
 
@@ -99,6 +110,7 @@ class S3Writer(BaseSinkWriter[Upload]):
         """Bytes written to all files so far."""
         return sum(stream.size for stream in self._streams)
 
+    @_not_repeated()
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows.
 
@@ -114,6 +126,7 @@ class S3Writer(BaseSinkWriter[Upload]):
             if self._buffered >= _MAX_BUFFERED:
                 self._write_buffered()
 
+    @_not_repeated()
     def prepare_commit(self) -> list[Upload]:
         """Finishes all files; returns when all their parts are uploaded."""
         while self._open:
