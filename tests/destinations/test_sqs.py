@@ -317,3 +317,42 @@ def test_a_standard_queue_gets_everything(faults: list[int | str]) -> None:
 
     assert sorted(number for _, number in queue.messages) == list(range(95))
     assert sorted(len(params["Entries"]) for _, params in service.calls)[-9:] == [10] * 9
+
+
+@pytest.mark.parametrize(
+    ("host", "region", "endpoint"),
+    [
+        ("sqs.eu-west-1.amazonaws.com", "eu-west-1", None),
+        ("eu-west-1.queue.amazonaws.com", "eu-west-1", None),
+        ("queue.amazonaws.com", "us-east-1", None),
+        ("sqs.cn-north-1.amazonaws.com.cn", "cn-north-1", None),
+        ("sqs.us-gov-west-1.amazonaws.com", "us-gov-west-1", None),
+        ("sqs-fips.us-east-2.amazonaws.com", "us-east-2", "https://sqs-fips.us-east-2.amazonaws.com"),
+        ("sqs.ap-southeast-2.api.aws", "ap-southeast-2", "https://sqs.ap-southeast-2.api.aws"),
+        (
+            "vpce-1a-2b.sqs.eu-central-1.vpce.amazonaws.com",
+            "eu-central-1",
+            "https://vpce-1a-2b.sqs.eu-central-1.vpce.amazonaws.com",
+        ),
+    ],
+)
+def test_a_queue_s_url_says_where_it_is(host: str, region: str, endpoint: str | None) -> None:
+    """In every form that AWS documents. The SDK calls the region's own host unless it is told another one."""
+    seen: list[ConnectionConfig] = []
+
+    def client(connection: ConnectionConfig, service: str) -> Any:
+        seen.append(connection)
+        return client_for(CONNECTION, service)
+
+    FakeService("sqs", lambda _, __: results([0, 1]))
+    SqsDestination(ConnectionConfig(), f"https://{host}/123456789012/orders", client=client).submit(AB)
+
+    assert (seen[0].region, seen[0].endpoint_url) == (region, endpoint)
+
+
+def test_a_region_that_is_not_the_queue_s_is_refused() -> None:
+    """SQS would not know the queue there. With an endpoint of the user's it may be anything."""
+    given = {"destination": "sqs", "queueUrl": URL, "region": "us-east-1"}
+    with pytest.raises(OptionError, match="that queue is in eu-west-1, and 'region' is 'us-east-1'"):
+        read_sink(given)
+    read_sink(given | {"endpointUrl": "http://127.0.0.1:4566"})

@@ -16,6 +16,7 @@ import msgspec
 
 from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
+from sluice.aws.regions import service_of
 from sluice.aws.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import NO_RESULT, AwsDestination, BatchCall, Refusal
 from sluice.destinations.common.entry_types import wrong_entry
@@ -33,7 +34,9 @@ _STRING: Final = "String"
 _PLACEHOLDER: Final = ({"Id": "0", "MessageBody": "-"},)
 # SQS marks these as the sender's fault, although they pass.
 _TRANSIENT: Final = frozenset({"KmsThrottled", "RequestThrottled"})
-_REGION: Final = re.compile(r"sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?")
+_REGION: Final = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d")
+_GLOBAL: Final = ("queue.amazonaws.com", "us-east-1")
+"""The oldest form of a host, which has no region in it."""
 
 QUEUE_URL = Option(
     "queueUrl",
@@ -99,9 +102,7 @@ class SqsDestination(AwsDestination[SqsMessage]):
         client: Callable[[ConnectionConfig, str], Any] = client_for,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        region = _REGION.fullmatch(urlsplit(queue_url).hostname or "")
-        if region is not None and connection.region is None:
-            connection = replace(connection, region=region["region"])
+        connection = _at_queue(connection, queue_url)
         self._url = queue_url
         self._fifo = queue_url.endswith(".fifo")
         name = queue_url.rpartition("/")[2]
@@ -123,7 +124,16 @@ class SqsDestination(AwsDestination[SqsMessage]):
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> SqsDestination | None:
         """See `DestinationClass.from_options`."""
         url = values.get(QUEUE_URL)
-        return None if url is None else cls(connection, url)
+        if url is None:
+            return None
+        region = _region_of(url)
+        if region and connection.region not in (None, region) and connection.endpoint_url is None:
+            values.reject_value(
+                QUEUE_URL,
+                f"that queue is in {region}, and 'region' is {connection.region!r}: leave 'region' out, or "
+                "give 'endpointUrl' as well",
+            )
+        return cls(connection, url)
 
     def create_converter(self) -> SqsRowConverter:
         return SqsRowConverter(fifo=self._fifo)
@@ -183,6 +193,36 @@ class SqsDestination(AwsDestination[SqsMessage]):
         if verdict == "retry" and failure.sender_fault and not self._call.is_transient(failure.code):
             verdict = "reject"
         return Refusal(failure.code, failure.message, verdict)
+
+
+def _region_of(queue_url: str) -> str | None:
+    """The region of a queue, by every form of URL that AWS documents; None for hosts that are not AWS' own.
+
+    https://docs.aws.amazon.com/general/latest/gr/sqs-service.html
+    """
+    host = urlsplit(queue_url).hostname or ""
+    if service_of(host) != "sqs":
+        return None
+    if host == _GLOBAL[0]:
+        return _GLOBAL[1]
+    return next((label for label in host.split(".") if _REGION.fullmatch(label)), None)
+
+
+def _at_queue(connection: ConnectionConfig, queue_url: str) -> ConnectionConfig:
+    """With the region of the queue, and its host where the SDK would call another one.
+
+    The SDK does not call the host in a queue's URL, but the region's own: private links, FIPS and dual stack
+    would be passed by.
+    """
+    region = _region_of(queue_url)
+    if region is None or connection.endpoint_url is not None:
+        return connection
+    connection = replace(connection, region=connection.region or region)
+    parts = urlsplit(queue_url)
+    host = parts.hostname or ""
+    if host.startswith("vpce-") or "-fips." in host or host.endswith(".api.aws"):
+        return replace(connection, endpoint_url=f"{parts.scheme}://{parts.netloc}")
+    return connection
 
 
 def _group(entry: SqsMessage) -> str | None:
