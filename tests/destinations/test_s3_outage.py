@@ -13,9 +13,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from sluice.destinations import read_sink
 from sluice.destinations.common.bucket import Bucket
+from sluice.destinations.s3_dead_letters import S3DeadLetterQueue
 from sluice.errors import OptionError, ServiceError
 from sluice.retry import Retrier
 from sluice.sink import Origin
+from sluice.sink.dead_letters import DeadLetter
 
 PATIENCE = 900.0
 AWAY = sdk.EndpointConnectionError(endpoint_url="http://s3.test")
@@ -104,11 +106,33 @@ def test_nobody_waits_so_long_to_tidy_up() -> None:
     assert clock.now < 30
 
 
+def test_an_outage_of_minutes_loses_no_dead_letter() -> None:
+    clock = Clock()
+    s3 = FakeS3(lambda _number, _called: AWAY if clock.now < 600 else None)
+    queue = S3DeadLetterQueue(
+        "s3://lake/letters",
+        CONNECTION,
+        Origin("fake"),
+        client=s3.client,
+        retrier=Retrier(clock.sleep, lambda: 0.5, clock.read),
+        patience=PATIENCE,
+    )
+    queue.add(DeadLetter("too large", b"row"))
+    queue.flush()
+
+    assert clock.now >= 600
+    assert len(s3.objects) == 1
+
+
 def test_the_option_is_of_destinations_that_read_it() -> None:
     """Every committer's epoch and writer, too. Others of a writer that sends batches are still refused."""
     options = {"destination": "s3", "path": "s3://lake/events", "region": "us-east-1"}
     setup: Any = read_sink(options | {"maxRetryDuration": "2m"})
     assert setup.max_retry_duration == 120
     assert setup.destination._bucket._backoff.give_up_after == 120
+    letters = {"destination": "sqs", "queueUrl": "https://sqs.us-east-1.amazonaws.com/1/q"}
+    letters |= {"region": "us-east-1", "deadLetterPath": "s3://lake/letters", "maxRetryDuration": "2m"}
+    sqs: Any = read_sink(letters)
+    assert sqs.dead_letters(Origin("sqs"))._bucket._backoff.give_up_after == 120
     with pytest.raises(OptionError, match="maxInFlightRequests"):
         read_sink(options | {"maxInFlightRequests": "2"})

@@ -296,9 +296,12 @@ def _dead_letters(
                 )
         return None if path is None else lambda origin: LocalDeadLetterQueue(Path(path), origin)
     settings = ObjectSettings.of(values, of_objects)
+    patience = values.require(MAX_RETRY_DURATION)
 
     def in_s3(origin: Origin) -> CheckedDeadLetterQueue:
-        queue: CheckedDeadLetterQueue = load_object(_S3_DEAD_LETTERS)(path, connection, origin, settings)
+        queue: CheckedDeadLetterQueue = load_object(_S3_DEAD_LETTERS)(
+            path, connection, origin, settings, patience=patience
+        )
         return queue
 
     return in_s3

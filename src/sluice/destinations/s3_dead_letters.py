@@ -36,6 +36,7 @@ class S3DeadLetterQueue:
         client: makes the SDK's client; replaced in tests.
         retrier: how throttling and lost connections are waited out.
         object_size: bytes after which an object is put.
+        patience: how long a call is repeated, see `Bucket`.
     """
 
     def __init__(  # noqa: PLR0913 - three are for tests
@@ -48,10 +49,11 @@ class S3DeadLetterQueue:
         client: Callable[[ConnectionConfig, str], Any] = client_for,
         retrier: Retrier | None = None,
         object_size: int = _OBJECT_SIZE,
+        patience: float | None = None,
     ) -> None:
         self._path = path
         bucket, self._prefix = split_s3_path(path)
-        self._bucket = Bucket(bucket, connection, settings, client=client, retrier=retrier)
+        self._bucket = Bucket(bucket, connection, settings, client=client, retrier=retrier, patience=patience)
         self._origin = origin
         self._object_size = object_size
         self._lines = bytearray()
