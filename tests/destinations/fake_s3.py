@@ -248,7 +248,7 @@ class FakeS3:
         IfNoneMatch: str = "",
         ChecksumAlgorithm: str | None = None,
     ) -> Any:
-        assert ContentType == "application/json"
+        assert ContentType in {"application/json", "application/x-ndjson"}  # manifests, dead letters
         assert ChecksumAlgorithm is None or ChecksumAlgorithm.isupper()
         if IfNoneMatch and self.conditional == "yes" and Key in self.objects:
             raise refusal("PreconditionFailed", 412)
