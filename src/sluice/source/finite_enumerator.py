@@ -300,7 +300,10 @@ class _Room:
     def take(self, end: SplitEnd) -> bool:
         """Whether the range that ends there is in the batch. The first one always is."""
         limits = self._limits
-        unknown = limits.records is not None and end.records is None
+        # What is not known fills the batch, whichever limit there is.
+        unknown = (limits.records is not None and end.records is None) or (
+            limits.bytes is not None and not end.size
+        )
         records, size = self._records + (end.records or 0), self._bytes + end.size
         over = (limits.records is not None and records > limits.records) or (
             limits.bytes is not None and size > limits.bytes

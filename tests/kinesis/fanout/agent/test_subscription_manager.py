@@ -430,6 +430,17 @@ def test_a_subscription_that_is_given_up_holds_nothing(make: Callable[..., Bench
     wait_until(lambda: bench.manager._budget.held == 0)
 
 
+def test_a_subscription_that_has_ended_is_not_counted(make: Callable[..., Bench]) -> None:
+    """The reads that an agent may make are shared by the shards that it polls now."""
+    bench = make()
+    bench.subscribe(split=SplitId("clicks", "shardId-1"))
+    source = bench.subscribe()
+    assert bench.manager.count == 2
+
+    source.outcomes.put(event(5, ended=True))
+    wait_until(lambda: bench.manager.count == 1)
+
+
 def wait_until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + PATIENT
     while not condition():

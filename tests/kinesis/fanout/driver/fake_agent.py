@@ -189,3 +189,4 @@ def plannings() -> Iterator[Callable[..., Planning]]:
         planning.client.close()
         for agent in planning.agents:
             agent.peer.close()
+            agent.channel.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -332,6 +333,25 @@ def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]
         ConsumersChanged({"clicks": ARN}, ()),
         Subscribe(SPLIT, 2, IteratorStart("AT_SEQUENCE_NUMBER", "5")),
     ]
+
+
+def links() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name == "sluice-link"}
+
+
+def test_an_agent_that_dies_leaves_no_thread(make: Callable[..., Planning]) -> None:
+    """Its link would ask it for a word each second, and in an outage one agent a minute dies."""
+    planning = make()
+    before = links()
+    for _ in range(10):
+        planning.client.start()
+        assert links() - before
+        planning.agent.die()
+        planning.until(lambda: planning.agent.is_closed)
+        planning.until(lambda: not links() - before)
+        planning.now += 60.0
+
+    assert len(planning.agents) == 10
 
 
 def test_tasks_get_the_address_of_the_shards_agent(make: Callable[..., Planning]) -> None:

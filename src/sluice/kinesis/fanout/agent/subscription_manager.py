@@ -78,6 +78,7 @@ class _ShardSubscription:
         first: sequence number of the first record; None before it came.
         is_verified: a record has come; if the subscription starts at a record, it was that record.
         is_closed: we have ended it, so that an error of `source` is not reported.
+        is_over: no further event comes.
         stated_at: the service made the last event at this instant of its time or later (microseconds). An
             event may be read long after it was made: when the buffer was full, or this process stood still.
         retention: of the stream (seconds); None before it was asked for.
@@ -89,6 +90,7 @@ class _ShardSubscription:
     first: str | None = None
     is_verified: bool = False
     is_closed: bool = False
+    is_over: bool = False
     stated_at: int | None = None
     retention: float | None = None
 
@@ -130,8 +132,8 @@ class SubscriptionManager:
 
     @property
     def count(self) -> int:
-        """How many shards have a subscription, or are polled."""
-        return len(self._subscriptions)
+        """How many shards have a subscription, or are polled, now: those that have ended take no reads."""
+        return sum(not each.is_over for each in list(self._subscriptions.values()))
 
     @property
     def held(self) -> int:
@@ -185,6 +187,7 @@ class SubscriptionManager:
         """The thread of a subscription."""
         while self._receive_event(subscription):
             pass
+        subscription.is_over = True
         subscription.buffer.give_back_space()
 
     def _receive_event(self, subscription: _ShardSubscription) -> bool:

@@ -352,6 +352,7 @@ class AgentClient:
             pass
         except Exception:  # noqa: BLE001 - this thread alone receives from the agent
             _log.exception("the agent is ended: a message of it can't be handled")
+        agent.link.close()  # or its thread would ask a dead agent for a word, once a second
         with self._lock:
             if not self._supervisor.forget(agent):
                 return
