@@ -60,7 +60,9 @@ class Lake:
 
     def manifests(self) -> list[dict[str, Any]]:
         """Those of all queries, in the order of their keys."""
-        keys = [key for key in self.listed() if "/_sluice/" in key and "/pending/" not in key]
+        # A driver that is killed may leave an empty object, by which it has tried the store.
+        keys = [key for key in self.listed() if "/_sluice/" in key and key.endswith(".json")]
+        keys = [key for key in keys if "/pending/" not in key]
         return [json.loads(self.get(key)) for key in keys]
 
     def files(self) -> list[str]:

@@ -131,10 +131,12 @@ class DataLossPolicy:
         return self.expiry[stream]
 
     def _expiry(self, split: SplitId) -> Expiry:
-        """Planner and tasks know the stream's retention; whoever does not, asks."""
+        """As the planner noted it when it listed, or gave out the range. A task has not heard the service's
+        time yet, and its own clock may be wrong.
+        """
         noted = self.expiry.get(split.stream)
         if noted is not None:
-            return noted.at(self.now(), noted.retention)
+            return noted
         try:
             retention = int(self.log.describe(split.stream).retention * MICROS_PER_SECOND)
         except ServiceError as error:
