@@ -134,6 +134,17 @@ def test_a_run_of_one_batch_ends_at_the_tip(count: int, age: float, limits: Limi
     check_exactly_once(query, records)
 
 
+@pytest.mark.parametrize("limits", [Limits(may_be_last=True), Limits(records=10**6, may_be_last=True)])
+def test_a_run_of_one_batch_waits_for_throttled_shards(limits: Limits) -> None:
+    """No later batch takes what is left."""
+    log = new_log(2)
+    query = Query(log)
+    records = put_many(log, 3_000, per_second=100)
+    log.fault = failing_reads(iter([THROTTLED] * 20))
+    query.run_batch(limits)
+    check_exactly_once(query, records)
+
+
 # --- batch reads --------------------------------------------------------------------------------------
 
 

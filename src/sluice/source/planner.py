@@ -129,7 +129,11 @@ class Planner:
         """The ends as the limits have them, whatever is left unread."""
         if limits.is_none:
             return self.pool.for_each(
-                states, partial(self._plan_to_tip, limits), self._reads_for_tip, known=_known_end
+                states,
+                partial(self._plan_to_tip, limits),
+                self._reads_for_tip,
+                known=_known_end,
+                may_be_last=limits.may_be_last,
             )
         return self._plan_with_limits(states, limits)
 
@@ -213,7 +217,7 @@ class Planner:
     def _plan_with_limits(self, states: Collection[SplitState], limits: Limits) -> dict[SplitId, End]:
         """With limits, all splits advance to the same arrival time."""
         share = max(1, (limits.records or LARGEST_PAGE) // max(1, len(states)))
-        self.pool.for_each(states, partial(self._sample, share, limits))
+        self.pool.for_each(states, partial(self._sample, share, limits), may_be_last=limits.may_be_last)
         until = admission_end(limits, states, self._now())
         counts = {state.split.id: state.count_before(until) for state in states}
         admitted = admit(limits, states, counts)
@@ -224,6 +228,7 @@ class Planner:
             states,
             lambda session, state: self._cut_before(session, state, until, limits),
             known=lambda state: state.cut_at(state.count_before(until)),
+            may_be_last=limits.may_be_last,
         )
 
     def _sample(self, share: int, limits: Limits, session: ProbeSession, state: SplitState) -> None:

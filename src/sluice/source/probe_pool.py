@@ -65,6 +65,7 @@ class ProbePool:
         may_read: Callable[[SplitState], bool] = _is_probed,
         *,
         known: Callable[[SplitState], ResultT | None] = _nothing,
+        may_be_last: bool = False,
     ) -> dict[SplitId, ResultT]:
         """Does `work` for all splits. One whose reads fail is left where it is for now, without a result.
 
@@ -73,6 +74,7 @@ class ProbePool:
         Args:
             may_read: whether the work of a split may read it.
             known: the result for a split of which a read was throttled, from what is known of it.
+            may_be_last: as in `Limits`. Throttled reads are repeated.
 
         Returns:
             By split, what `work` returned, unless that was None.
@@ -81,7 +83,7 @@ class ProbePool:
             DataLossError: records after a position are gone, and the query has to fail on data loss.
             ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
-        return self._side_by_side(states, partial(self._probe_split, work, known), may_read)
+        return self._side_by_side(states, partial(self._probe_split, work, known, may_be_last), may_read)
 
     def for_all(self, states: Collection[SplitState], work: Work[ResultT]) -> dict[SplitId, ResultT]:
         """As `for_each`, but no split is left where it is: reads that fail are repeated.
@@ -89,7 +91,7 @@ class ProbePool:
         Raises:
             DataLossError, ServiceError: as `for_each`; also if a split is missing.
         """
-        return self._side_by_side(states, partial(self._probe_split, work, None), _is_probed)
+        return self._side_by_side(states, partial(self._probe_split, work, None, False), _is_probed)
 
     def _side_by_side(
         self,
@@ -107,9 +109,14 @@ class ProbePool:
         return {split: result for split, result in done.items() if result is not None}
 
     def _probe_split(
-        self, work: Work[ResultT], known: Callable[[SplitState], ResultT | None] | None, state: SplitState
+        self,
+        work: Work[ResultT],
+        known: Callable[[SplitState], ResultT | None] | None,
+        may_be_last: bool,
+        state: SplitState,
     ) -> ResultT | None:
-        session = ProbeSession(self._probe, state, is_awaited=known is None or state.target is not None)
+        is_awaited = known is None or may_be_last or state.target is not None
+        session = ProbeSession(self._probe, state, is_awaited=is_awaited)
         while True:
             begun_at = self._clock()
             try:
