@@ -51,6 +51,40 @@ def test_an_answer_is_waited_for_past_informational_ones(before: bytes) -> None:
         assert endpoint.connections == 1
 
 
+LISTS_REFUSED_ROWS = {"resultsPath": "$.errors", "resultIndexPath": "$.row", "resultErrorPath": "$.reason"}
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n\r\n",
+    ],
+)
+def test_an_empty_answer_lists_no_refused_row(empty: bytes) -> None:
+    """All rows are accepted if the endpoint lists only refused ones; otherwise nothing is known of them."""
+    with raw_endpoint(empty, empty) as endpoint:
+        result = destination(url=endpoint.url, **LISTS_REFUSED_ROWS).submit([b"1", b"2"])
+        assert not result.failed
+        assert not result.rejected
+        with pytest.raises(ServiceError, match="the answer is empty") as caught:
+            destination(url=endpoint.url, resultsPath="$.results").submit([b"1", b"2"])
+
+    assert caught.value.retryable
+
+
+def test_a_connection_that_ends_after_the_headers_accepts_no_row() -> None:
+    """The endpoint may have failed before it could list the rows that it refuses."""
+    with raw_endpoint(b"HTTP/1.1 200 OK\r\n\r\n" + RawEndpoint.CUT) as endpoint:
+        with pytest.raises(ServiceError, match="the answer is empty and has no length") as caught:
+            destination(url=endpoint.url, **LISTS_REFUSED_ROWS).submit([b"1", b"2"])
+
+    assert caught.value.retryable
+
+
 def test_a_late_answer_is_not_that_of_the_next_request() -> None:
     """Else a row that is refused would count as accepted, and be lost."""
     with raw_endpoint(HINTS + RawEndpoint.PAUSE + ACCEPTED, FAILED) as endpoint:

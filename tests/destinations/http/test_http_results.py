@@ -78,6 +78,8 @@ def test_as_bigquery_answers() -> None:
     assert found == {2: RowResult(None, "invalid", "invalid")}
     assert read({}, 4, "$.insertErrors", index="$.index") == {}
     assert read({"insertErrors": None}, 4, "$.insertErrors", index="$.index") == {}
+    assert read(b"", 4, "$.insertErrors", index="$.index") == {}
+    assert read(b"\r\n", 4, "$.insertErrors[*]", index="$.index") == {}
     assert read({"bad": [{"row": 1}]}, 4, "$.bad", index="$.row") == {1: RowResult(None, "Refused", "")}
 
 
@@ -106,6 +108,7 @@ def test_true_and_false() -> None:
     [
         (b"<html>", {"status": "$.status"}, "the answer is not JSON"),
         (b'{"r": "\xff"}', {"status": "$.status"}, "the answer is not JSON"),
+        (b"", {"status": "$.status"}, "the answer is empty: .* needs a result for each row"),
         ({"r": [{"status": 200}]}, {"status": "$.status"}, "1 results for 2 rows"),
         ({}, {"status": "$.status"}, "0 results for 2 rows"),
         (b"[" * 100_000, {"status": "$.status"}, "the answer is nested too deeply"),

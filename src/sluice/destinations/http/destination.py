@@ -254,6 +254,12 @@ class HttpDestination(BaseDestination[bytes]):
         )
 
     def _result(self, entries: Sequence[bytes], answer: Answer, results: ResultPaths) -> SubmitResult[bytes]:
+        if not answer.has_end and not answer.body:
+            # Only the end of the connection says that no row is listed: the endpoint may have failed.
+            raise self._call.damaged_answer(
+                "the answer is empty and has no length: the endpoint must answer with status 204 or "
+                "'content-length: 0' if it refuses no row"
+            )
         try:
             found = results.read(answer.body, len(entries))
         except ValueError as error:

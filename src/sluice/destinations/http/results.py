@@ -42,8 +42,8 @@ class ResultPaths:
         results: the results, in an array or by a wildcard.
         status: in a result: its status, or true if the row was accepted and false if it was refused.
         error: in a result: its error; without `status`, a row that has none was accepted.
-        index: in a result: the row's number in the request, from 0; rows without a result were accepted.
-            None: there is a result for each row, in their order.
+        index: in a result: the row's number in the request, from 0; rows without a result were accepted, all
+            of them by an empty answer. None: there is a result for each row, in their order.
     """
 
     results: JsonPath
@@ -69,6 +69,13 @@ class ResultPaths:
             raise ValueError("the answer is nested too deeply") from None
 
     def _read(self, body: bytes, count: int) -> list[tuple[int, RowResult]]:
+        if not body.strip():
+            if self.index is not None:
+                return []
+            raise ValueError(
+                f"the answer is empty: 'resultsPath' {self.results.text!r} without 'resultIndexPath' needs a "
+                "result for each row"
+            )
         try:
             document = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -46,12 +47,18 @@ _LASTING_TLS: Final = re.compile(
 
 
 class Answer(NamedTuple):
-    """An answer, whatever its status. `headers` ignores case."""
+    """An answer, whatever its status. `headers` ignores case.
+
+    Attributes:
+        has_end: whether the answer shows where its body ends. Otherwise the body ends with the connection,
+            and a broken connection looks like an empty body.
+    """
 
     status: int
     reason: str
     headers: Mapping[str, str]
     body: bytes
+    has_end: bool = True
 
 
 class TooLargeAnswerError(Exception):
@@ -127,7 +134,9 @@ class HttpTransport:
                 response.close()  # what follows on this connection is unknown
         if not complete:
             raise TooLargeAnswerError(f"the answer has more than {self.max_answer} bytes")
-        return Answer(response.status, response.reason or "", response.headers, content)
+        return Answer(
+            response.status, response.reason or "", response.headers, content, has_end=_has_end(response)
+        )
 
     def _answer_to(self, body: bytes, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         try:
@@ -159,6 +168,13 @@ def _read(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
     while len(content) < most and (more := response.read(most - len(content), decode_content=True)):
         content += more
     return content
+
+
+def _has_end(response: urllib3.BaseHTTPResponse) -> bool:
+    """See https://www.rfc-editor.org/rfc/rfc9112#section-6.3."""
+    return response.status == HTTPStatus.NO_CONTENT or any(
+        each in response.headers for each in ("content-length", "transfer-encoding")
+    )
 
 
 def proxy_for(url: str, proxies: Mapping[str, str], bypass: Callable[[str], object]) -> str | None:
