@@ -78,9 +78,9 @@ def test_an_empty_answer_lists_no_refused_row(empty: bytes) -> None:
 
 def test_a_connection_that_ends_after_the_headers_accepts_no_row() -> None:
     """The endpoint may have failed before it could list the rows that it refuses."""
-    with raw_endpoint(b"HTTP/1.1 200 OK\r\n\r\n" + RawEndpoint.CUT) as endpoint:
-        with pytest.raises(ServiceError, match="the answer is empty and has no length") as caught:
-            destination(url=endpoint.url, **LISTS_REFUSED_ROWS).submit([b"1", b"2"])
+    failed = pytest.raises(ServiceError, match="the answer is empty and has no length")
+    with raw_endpoint(b"HTTP/1.1 200 OK\r\n\r\n" + RawEndpoint.CUT) as endpoint, failed as caught:
+        destination(url=endpoint.url, **LISTS_REFUSED_ROWS).submit([b"1", b"2"])
 
     assert caught.value.retryable
 
