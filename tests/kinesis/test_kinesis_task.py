@@ -9,11 +9,11 @@ from sluice.kinesis import fanout_task
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.fanout.assignment import FanOutAssignment
 from sluice.kinesis.options import source_config_from_options
+from sluice.source.contracts import ReadTask
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import HORIZON, Closed, SplitRange
 from sluice.source.publisher import PublisherCursor
-from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:1"
@@ -49,10 +49,48 @@ def test_a_task_subscribes_only_where_no_agent_does(
     log = KinesisLog.of(config)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
 
-    cursors = fanout_task.FanOutCursors(config, config.fan_out, assignment, ReadFigures())
+    cursors = fanout_task.FanOutCursors(config, config.fan_out, assignment, ReadTask(()))
     cursor = cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)
 
     assert type(cursor) is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "is_streaming", "agent", "expected"),
+    [
+        pytest.param({"fanOutAgent": "none"}, True, None, Cursor, id="no agents"),
+        pytest.param({}, False, None, Cursor, id="a batch read"),
+        pytest.param({}, True, "reachable", PublisherCursor, id="an agent has it"),
+        pytest.param(
+            {"fanOutAgent": "none", "subscribeToShardFallback": "fail"},
+            True,
+            None,
+            PublisherCursor,
+            id="may not poll",
+        ),
+    ],
+)
+def test_a_second_attempt_does_not_take_the_shard_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    is_streaming: bool,
+    agent: str | None,
+    expected: type[Cursor],
+) -> None:
+    """With speculation both run, and the first would report another reader of the consumer."""
+    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address: True)
+    base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
+    config = source_config_from_options(base | options)
+    assert config.fan_out is not None
+    assignment = FanOutAssignment(
+        {"clicks": ARN}, {} if agent is None else {SPLIT: AGENT}, is_streaming=is_streaming
+    )
+    log = KinesisLog.of(config)
+    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
+
+    cursors = fanout_task.FanOutCursors(config, config.fan_out, assignment, ReadTask((), is_repeated=True))
+
+    assert type(cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)) is expected
 
 
 @pytest.mark.parametrize(
@@ -70,6 +108,6 @@ def test_a_task_polls_what_no_agent_polls_for_it(
     log = KinesisLog.of(config)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
 
-    cursors = fanout_task.FanOutCursors(config, config.agent, assignment, ReadFigures())
+    cursors = fanout_task.FanOutCursors(config, config.agent, assignment, ReadTask(()))
 
     assert type(cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)) is expected

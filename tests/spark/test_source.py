@@ -40,7 +40,7 @@ from sluice.source.offsets import HORIZON, After, Offsets, SplitRange
 from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 from sluice.source.task_reports import ReportAddress, TaskReports
-from sluice.spark import source_reader
+from sluice.spark import source_reader, workers
 from sluice.spark.data_source import _for_spark, data_source
 from sluice.spark.source import KinesisDataSource
 from sluice.spark.source_reader import HAS_ADMISSION_CONTROL, BatchReader, StreamReader
@@ -464,6 +464,22 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     assert seen == [(made._source.config, ReadTask((wanted,), assignment))]
     assert frozen == [True]  # at the end, when the SDK is loaded
+
+
+def test_a_task_knows_whether_spark_has_started_it_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the number of the attempt, which speculation raises as well."""
+
+    class Context:
+        def __init__(self, attempt: int) -> None:
+            self.attempt = attempt
+
+        def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
+            return self.attempt
+
+    contexts = iter([None, Context(0), Context(1)])
+    monkeypatch.setattr(workers.TaskContext, "get", lambda: next(contexts))
+
+    assert [workers.is_repeated() for _ in range(3)] == [False, False, True]
 
 
 def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ from sluice.kinesis.fanout.task.publishers import (
     is_reachable,
 )
 from sluice.kinesis.options import SourceConfig
+from sluice.source.contracts import ReadTask
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import Position, SplitRange
 from sluice.source.publisher import PublisherCursor, RecordPublisher
-from sluice.source.read_figures import ReadFigures
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import StreamLog
 
@@ -40,17 +40,19 @@ class FanOutCursors:
     from a subscription of the task's own.
 
     Args:
-        figures: are told of consumers that another reader has taken over from this task.
+        task: whose ranges they read. Its figures are told of consumers that another reader has taken over.
     """
 
     def __init__(
-        self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment, figures: ReadFigures
+        self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment, task: ReadTask
     ) -> None:
         self._config = config
-        self._figures = figures
+        self._figures = task.figures
         self._assignment = assignment
         self._may_poll = config.fan_out is None or config.fan_out.may_poll
-        self._agents_read = agent.agent != "none" and assignment.is_streaming
+        # A subscription of the task's own would end that of an agent, or that of the task's first attempt,
+        # which may still run: a consumer has one per shard.
+        self._has_other_reader = task.is_repeated or (agent.agent != "none" and assignment.is_streaming)
 
     def is_buffered(self, split: SplitId) -> bool:
         """Whether an agent has buffered the records of this split."""
@@ -61,8 +63,7 @@ class FanOutCursors:
     ) -> Cursor:
         agent = self._assignment.agents.get(split_range.split)
         has_agent = agent is not None and is_reachable(agent)
-        if self._agents_read and not has_agent and self._may_poll:
-            # A subscription of the task's own would end that of an agent: a consumer has one per shard.
+        if self._has_other_reader and not has_agent and self._may_poll:
             return Cursor(log, data_loss, split_range.split, position)
         return PublisherCursor(
             log, data_loss, split_range, position, self._open_publisher, may_poll=self._may_poll

@@ -194,4 +194,4 @@ class KinesisSource(LogSource):
 
         assignment = task.assignment.found_at(task.driver_host)
         start_agent_if_wanted(self.config, self.config.agent, assignment)
-        return FanOutCursors(self.config, self.config.agent, assignment, task.figures)
+        return FanOutCursors(self.config, self.config.agent, assignment, task)

@@ -57,12 +57,14 @@ class ReadTask:
         ranges: what the enumerator gave, in the order to read them.
         assignment: what `Coordinator.assign` tells the task besides; None: nothing.
         driver_host: the host at which the task finds Spark's driver.
+        is_repeated: whether Spark has started the task before: it failed, or runs still (speculation).
         figures: count what was read.
     """
 
     ranges: tuple[Any, ...]
     assignment: Any = None
     driver_host: str = "127.0.0.1"
+    is_repeated: bool = False
     figures: ReadFigures = field(default_factory=ReadFigures, compare=False)
 
 

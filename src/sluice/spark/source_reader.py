@@ -25,7 +25,13 @@ from sluice.source.logged_offsets import LoggedOffsets
 from sluice.source.task_reports import ReportAddress, send_report
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.workers import driver_host, freeze_loaded_objects, ids_of_query, without_garbage_collection
+from sluice.spark.workers import (
+    driver_host,
+    freeze_loaded_objects,
+    ids_of_query,
+    is_repeated,
+    without_garbage_collection,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -266,7 +272,7 @@ def _deal(source: Source, ranges: Sequence[Any], assignment: Any) -> list[Ranges
 
 def _read(source: Source, schema: StructType | None, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     given = cast("RangesPartition", partition)
-    task = ReadTask(given.ranges, given.assignment, driver_host())
+    task = ReadTask(given.ranges, given.assignment, driver_host(), is_repeated())
     is_complete = False
     try:
         with without_garbage_collection():

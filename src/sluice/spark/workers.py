@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pyspark import TaskContext
 
-__all__ = ["driver_host", "freeze_loaded_objects", "ids_of_query", "without_garbage_collection"]
+__all__ = ["driver_host", "freeze_loaded_objects", "ids_of_query", "is_repeated", "without_garbage_collection"]
 
 
 def ids_of_query() -> tuple[str, str]:
@@ -24,6 +24,12 @@ def driver_host() -> str:
     """The host at which executors find the driver, as Spark tells tasks; elsewhere 127.0.0.1."""
     context = TaskContext.get()
     return (None if context is None else context.getLocalProperty("spark.driver.host")) or "127.0.0.1"
+
+
+def is_repeated() -> bool:
+    """Whether Spark has started this task before: it failed, or runs still, and Spark speculates."""
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 def freeze_loaded_objects() -> None:

@@ -312,6 +312,30 @@ def test_the_next_agent_deregisters_no_consumer_that_another_reader_uses(
     planning.started(ConsumersChanged({"clicks": ARN}, ("arn:consumer:2",)))
 
 
+@pytest.mark.parametrize(
+    ("owns", "pauses"), [(True, [300.0]), (False, [10.0, 300.0])], ids=["own", "of somebody else"]
+)
+def test_a_consumer_of_somebody_else_is_taken_back_once(
+    make: Callable[..., Planning], owns: bool, pauses: list[float]
+) -> None:
+    """Only who loses a subscription learns of the other reader, and the owner must, before it is stopped."""
+    planning = make()
+    planning.client.set_registered(frozenset({ARN} if owns else ()))
+    agent = planning.started(ConsumersChanged({"clicks": ARN}, (ARN,) if owns else ()))
+    generation = planning.subscribed()
+    for pause in pauses:
+        agent.send(SubscriptionEnded(SPLIT, generation, "taken over", TAKEN_OVER, ARN))
+        planning.until(lambda: planning.client._subscriptions.shards[SPLIT].ended)
+        planning.now += pause - 1
+        planning.client.follow({SPLIT: HORIZON})
+        assert not planning.client.is_subscribed(SPLIT)
+        planning.now += 1
+        planning.client.follow({SPLIT: HORIZON})
+        generation += 1
+        assert agent.received() == Subscribe(SPLIT, generation, AT_HORIZON)
+    assert ARN in planning.client.contested
+
+
 def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]) -> None:
     """Not sooner than 2 s after the first one was started; until then no subscription covers anything."""
     planning = make()

@@ -395,7 +395,9 @@ class AgentClient:
                         self._handle_end(shard, message)
 
     def _handle_end(self, shard: ShardSubscription, ended: SubscriptionEnded) -> None:
-        retry_after = self._subscriptions.record_end(shard, ended)
+        is_taken_over = ended.code == TAKEN_OVER
+        takes_back = is_taken_over and self._consumers.is_news(ended.consumer)
+        retry_after = self._subscriptions.record_end(shard, ended, takes_back=takes_back)
         stream = ended.split.stream
         _log.log(
             logging.INFO if ended.code in ("", FAR_BEHIND) else logging.WARNING,
@@ -407,7 +409,7 @@ class AgentClient:
             retry_after,
             ended.reason,
         )
-        if ended.code == TAKEN_OVER:
+        if is_taken_over:
             self._consumers.mark_contested(stream, ended.consumer)
         if self._use.is_paused:
             return  # the consumer is not wanted

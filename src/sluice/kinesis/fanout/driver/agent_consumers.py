@@ -59,6 +59,14 @@ class AgentConsumers:
             self._registered, self._logged = arns, logged
             self._send(self.message)
 
+    def is_news(self, arn: str) -> bool:
+        """Whether the owner of a consumer that was taken over may not know that this query uses it.
+
+        Only who loses a subscription learns of the other reader. So a query that does not own the consumer
+        takes the first one that it loses back, or the owner would deregister the consumer when it is stopped.
+        """
+        return bool(arn) and arn not in self._registered and arn not in self.contested
+
     def mark_contested(self, stream: str, arn: str) -> None:
         """Another reader uses a consumer. The agent is not told: mostly it has said so."""
         self.contested |= {arn}

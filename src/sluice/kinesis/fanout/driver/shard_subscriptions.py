@@ -96,11 +96,17 @@ class ShardSubscriptions:
         for split, position in positions.items():
             self._follow(split, position)
 
-    def record_end(self, shard: ShardSubscription, ended: SubscriptionEnded) -> float:
-        """The agent says that a subscription has ended; returns the seconds until another one may follow."""
+    def record_end(
+        self, shard: ShardSubscription, ended: SubscriptionEnded, *, takes_back: bool = False
+    ) -> float:
+        """The agent says that a subscription has ended; returns the seconds until another one may follow.
+
+        Args:
+            takes_back: another reader took over, and is to learn of this one.
+        """
         if ended.code == FAR_BEHIND:
             retry_after = self._far_behind_pause(ended.split, shard)
-        elif ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM, NOT_READ):
+        elif ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM, NOT_READ) and not takes_back:
             retry_after = _LONG_RETRY
         elif ended.code:
             retry_after = _SUBSCRIBE_RETRY
