@@ -176,21 +176,6 @@ def test_a_file_that_is_replaced_is_a_data_loss(lake: Path) -> None:
             running.read(0)
 
 
-def test_files_that_are_done_are_forgotten_a_day_after_they_are_moved_away(lake: Path) -> None:
-    """Not at once: a listing may leave one out by mistake."""
-    write_lines(lake / "a.jsonl", 1)
-    write_lines(lake / "b.jsonl", 2)
-    with query(lake) as running:
-        running.run_batch()
-        (lake / "a.jsonl").unlink()
-        running.run_batch()
-        entry = running.offsets[-1]["splits"][str(lake / "a.jsonl")]
-        assert entry["done"]
-        entry["unlisted"] -= 25 * 3600 * 1000
-        running.run_batch()
-        assert list(running.offsets[-1]["splits"]) == [str(lake / "b.jsonl")]
-
-
 def test_a_directory_without_files_is_refused(lake: Path) -> None:
     """There are no columns."""
     made: Any = sluice.data_source(importlib.import_module("file_source").FileSource)

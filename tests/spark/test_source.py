@@ -477,7 +477,7 @@ def test_a_task_knows_whether_spark_has_started_it_before(monkeypatch: pytest.Mo
             return self.attempt
 
     contexts = iter([None, Context(0), Context(1)])
-    monkeypatch.setattr(workers.TaskContext, "get", lambda: next(contexts))
+    monkeypatch.setattr("sluice.spark.workers.TaskContext.get", lambda: next(contexts))
 
     assert [workers.is_repeated() for _ in range(3)] == [False, False, True]
 

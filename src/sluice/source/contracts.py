@@ -220,10 +220,16 @@ class Source(ABC):
 
     def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         """The rows of a task. The default reads its ranges in their order, some record batches ahead."""
-        from sluice.source.prefetching import prefetch  # noqa: PLC0415 - not beside the driver
+        # Not beside the driver.
+        from sluice.source.prefetching import prefetch  # noqa: PLC0415
+        from sluice.source.rereading import read_patiently  # noqa: PLC0415
 
-        reader = self.create_reader()
-        yield from prefetch(rows for each in task.ranges for rows in reader.read(each))
+        reader, patience = self.create_reader(), self.settings.read_retry_duration
+        yield from prefetch(
+            lambda pause: (
+                rows for each in task.ranges for rows in read_patiently(reader, each, patience, pause)
+            )
+        )
 
 
 class SplitEnumerator(Protocol[SplitT_co, OffsetsT]):

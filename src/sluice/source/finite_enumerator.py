@@ -4,9 +4,8 @@ JSON, version 1::
 
     {"version": 1, "splits": {"a.json": {"done": true}, "b.json": {"at": 4096, "split": "etag-2"}}}
 
-A split that is not there has not been begun. ``split`` is its version, where it has one. ``unlisted`` says
-since when (milliseconds since the epoch) a split that is done is not listed any more; it is forgotten a day
-later.
+A split that is not there has not been begun. ``split`` is its version, where it has one. Where the source
+forgets splits that are done, ``unlisted`` says since when (milliseconds since the epoch) one is not listed.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from sluice.errors import DataLossError, ServiceError, SluiceError, SourceRuleError
+from sluice.errors import DataLossError, SluiceError, SourceRuleError
+from sluice.retry import Retrier, patient
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.contracts import BaseSplitEnumerator
 from sluice.source.split_source import FiniteRange, FiniteSplit, SplitEnd
@@ -34,13 +34,10 @@ __all__ = ["FiniteSplitEnumerator"]
 _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
-_KEPT: Final = 24 * 3600 * 1000
-"""Milliseconds for which a split that is done is remembered after it is not listed any more. A listing may
-leave it out by mistake; a split that was forgotten would be read again."""
-
 _AT_ONCE: Final = 16
 """Splits whose ends are asked for side by side."""
 
+ResultT = TypeVar("ResultT")
 Offsets = Mapping[str, Any]
 """As Spark logs them."""
 
@@ -52,6 +49,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         source: lists splits.
         clock: monotonic seconds.
         now: seconds since the epoch.
+        retrier: repeats calls of the source.
     """
 
     def __init__(
@@ -59,14 +57,17 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         source: SplitSource,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
+        retrier: Retrier | None = None,
     ) -> None:
         self._source = source
         self._settings = source.settings
         self._clock = clock
         self._now = now
+        self._retrier = retrier or Retrier()
         self._listing: dict[str, FiniteSplit] | None = None
         self._next_listing = -math.inf
-        self._is_stopping = False
+        self._planned_with: Mapping[str, FiniteSplit] | None = None
+        self._targets: frozenset[str] | None = None
         self._ends: dict[tuple[str, str], Sequence[SplitEnd]] = {}
         self._nothing_new: tuple[Offsets, Mapping[str, FiniteSplit]] | None = None
 
@@ -78,6 +79,8 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         """
         listed: dict[str, FiniteSplit] = {}
         for split in self._source.list_splits():
+            if self._targets is not None and split.id not in self._targets:
+                continue
             if not (isinstance(split.id, str) and isinstance(split.version, str)):
                 self._reject(
                     split.id,
@@ -98,14 +101,15 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
 
     def stop_at_available(self) -> None:
         """The run takes the splits that are listed now, and no others."""
-        self.discover()
-        self._is_stopping = True
+        self._targets = None
+        self._targets = frozenset(split.id for split in self._patiently(self.discover))
 
     def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
         """Where a batch from `start` ends. It takes splits in the order in which they are listed.
 
         Raises:
-            DataLossError: a split that was read in part is gone or replaced, and the query has to fail.
+            DataLossError: a split that was read in part is gone, or one that was read was replaced, and the
+                query has to fail.
             ServiceError: splits cannot be listed.
             SourceRuleError: see `SourceRuleError`.
         """
@@ -114,6 +118,9 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         if known is not None and known[0] is start and known[1] is listing:
             return start  # Spark asks some 90 times a second, and there may be 100,000 splits
         begun = _splits(start)
+        if listing is self._planned_with and any(not entry.get("done") for entry in begun.values()):
+            listing = self._current(is_due=True)  # the rest of a split may be that of another one by now
+        self._planned_with = listing
         positions = self._without_lost(begun, listing)
         room = _Room(limits)
         unread = [split for split in listing.values() if not positions.get(split.id, {}).get("done")]
@@ -146,7 +153,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
             return []
         listing = self._listing or {}
         if not changed.keys() <= listing.keys():
-            self.discover()
+            self._patiently(self.discover)
             listing = self._listing or {}
         order = {split: place for place, split in enumerate(listing)}
         found: list[FiniteRange] = []
@@ -164,12 +171,15 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
 
     # --- inside ---------------------------------------------------------------------------------------
 
-    def _current(self) -> dict[str, FiniteSplit]:
-        is_due = self._listing is None or (not self._is_stopping and self._clock() >= self._next_listing)
+    def _current(self, *, is_due: bool = False) -> dict[str, FiniteSplit]:
+        is_due |= self._listing is None or (self._targets is None and self._clock() >= self._next_listing)
         if is_due:
             try:
-                self.discover()
-            except ServiceError as error:
+                if self._listing is None:
+                    self._patiently(self.discover)
+                else:
+                    self.discover()
+            except SluiceError as error:
                 if self._listing is None or not error.retryable:
                     raise
                 self._next_listing = self._clock() + self._settings.discovery_interval
@@ -186,17 +196,24 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
     ) -> dict[str, Mapping[str, Any]]:
         kept = dict(begun)
         for split_id, entry in begun.items():
-            if entry.get("done"):
+            split, is_done = listing.get(split_id), entry.get("done")
+            # What was read to its end may go. A log of before the split had versions does not tell one.
+            if is_done and (split is None or "split" not in entry):
                 continue
-            split = listing.get(split_id)
             if split is None or split.version != entry.get("split", ""):
-                self._lose(split_id, "is gone" if split is None else "was replaced", "it was read in part")
-                kept[split_id] = {"done": True}
+                what = "is gone" if split is None else "was replaced"
+                self._lose(split_id, what, "it was read already" if is_done else "it was read in part")
+                kept[split_id] = {"done": True} | (
+                    {"split": split.version} if split and split.version else {}
+                )
         return kept
 
     def _note_unlisted(
         self, positions: dict[str, Mapping[str, Any]], listing: Mapping[str, FiniteSplit]
     ) -> None:
+        forgets_after = self._source.FORGETS_AFTER
+        if forgets_after is None:
+            return
         now = int(self._now() * 1000)
         for split_id, entry in list(positions.items()):
             since = entry.get("unlisted")
@@ -205,7 +222,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
                     positions[split_id] = {key: value for key, value in entry.items() if key != "unlisted"}
             elif since is None:
                 positions[split_id] = {**entry, "unlisted": now}
-            elif now - since > _KEPT:
+            elif now - since > forgets_after * 1000:
                 del positions[split_id]
 
     def _with_ends(self, splits: Sequence[FiniteSplit]) -> Iterator[FiniteSplit]:
@@ -223,7 +240,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         """The ends of a split, checked. The last one has no position: it is the end of the split."""
         key = split.id, split.version
         if key not in self._ends:
-            ends = list(self._source.ends(split)) or [SplitEnd(None)]
+            ends = self._patiently(lambda: list(self._source.ends(split))) or [SplitEnd(None)]
             texts = [self._text_of(split, end.position) for end in ends[:-1]]
             if len({*texts, "null"}) < len(ends):
                 self._reject(
@@ -236,6 +253,10 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
                     )
             self._ends[key] = [*ends[:-1], SplitEnd(None, ends[-1].size, ends[-1].records)]
         return self._ends[key]
+
+    def _patiently(self, call: Callable[[], ResultT]) -> ResultT:
+        """What a batch cannot do without is asked for again where it fails for a reason that may pass."""
+        return self._retrier.call(patient(self._settings.read_retry_duration), call)
 
     def _text_of(self, split: FiniteSplit, position: Any) -> str:
         try:

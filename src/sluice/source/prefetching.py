@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Final, TypeVar
 
 __all__ = ["prefetch"]
@@ -17,6 +18,10 @@ _CHECK_INTERVAL: Final = 0.5
 """Seconds after which a thread that waits for the consumer checks whether it has ended."""
 
 
+class _Stopped(Exception):  # noqa: N818 - no error: the consumer has ended
+    pass
+
+
 class _End:
     """The iterator has ended, maybe with an error."""
 
@@ -24,18 +29,28 @@ class _End:
         self.error = error
 
 
-def prefetch(items: Generator[T, None, None], *, ahead: int = _AHEAD) -> Iterator[T]:
+def _pause(stopping: threading.Event, seconds: float) -> None:
+    if stopping.wait(seconds):
+        raise _Stopped
+
+
+def prefetch(
+    make: Callable[[Callable[[float], None]], Generator[T, None, None]], *, ahead: int = _AHEAD
+) -> Iterator[T]:
     """Yields the items in their order, while the next ones are being made.
 
     Args:
-        items: closed in its own thread when the consumer ends before it does.
+        make: makes the items. It is given what pauses for a number of seconds, and raises when the consumer
+            has ended. What it returns is closed in its own thread when the consumer ends before it does.
         ahead: how many items wait for the consumer, at most.
 
     Raises:
-        BaseException: what `items` raises.
+        BaseException: what is raised while items are made.
     """
     made: queue.Queue[T | _End] = queue.Queue(ahead)
     stopping = threading.Event()
+
+    items = make(partial(_pause, stopping))
 
     def put(item: T | _End) -> bool:
         while not stopping.is_set():

@@ -12,9 +12,11 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sluice.errors import ServiceError, SluiceError
+from sluice.retry import Retrier, patient
 from sluice.source.cursor import Cursor
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import After, Closed, Position, SplitRange, before
@@ -36,6 +38,7 @@ _SHORTEST_WAIT = 0.5
 _LONGEST_WAIT = 8.0
 """Seconds until a read is repeated that was throttled, or whose new iterator had expired."""
 
+ResultT = TypeVar("ResultT")
 SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
 
 
@@ -181,6 +184,7 @@ class RangeReader:
         self._log = log
         self._data_loss = data_loss
         self._settings = settings
+        self._retrier = Retrier(sleep=settings.pause, clock=settings.clock)
         self._open_cursor = open_cursor or self._poll
         self._figures = figures
 
@@ -201,7 +205,8 @@ class RangeReader:
             )
 
     def _read(self, split_range: SplitRange) -> Iterator[Sequence[AnyRecord]]:
-        self._data_loss.check_start(split_range.split, split_range.start, split_range.end.start_caught_up_at)
+        check = partial(self._data_loss.check_start, split_range.split, split_range.start)
+        self._patiently(lambda: check(split_range.end.start_caught_up_at))
         cursor = self._open_cursor(split_range, _start(split_range))
         try:
             yield from self._read_through(cursor, split_range)
@@ -225,6 +230,9 @@ class RangeReader:
                 return
             limit = self._settings.page_limit
             reads.pause(cursor)
+
+    def _patiently(self, call: Callable[[], ResultT]) -> ResultT:
+        return self._retrier.call(patient(self._settings.patience), call)
 
     def _poll(self, split_range: SplitRange, position: Position) -> Cursor:
         return Cursor(self._log, self._data_loss, split_range.split, position)
@@ -255,7 +263,7 @@ class RangeReader:
         """At the tip of a split that is to end: whether it is an open split of a new stream of that name."""
         if split_range.created is None or not reads.is_check_due():
             return False
-        created = self._log.describe(split_range.split.stream).created
+        created = self._patiently(lambda: self._log.describe(split_range.split.stream).created)
         if created // 1000 == split_range.created // 1000:
             return False
         self._data_loss.report_recreated(split_range.split.stream, split_range.created, created)

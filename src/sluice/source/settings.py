@@ -81,6 +81,7 @@ SETTINGS_OPTIONS: Final[tuple[Option[Any], ...]] = (
     DISCOVERY_INTERVAL,
     SPLITS_PER_TASK,
     FAIL_ON_DATA_LOSS,
+    READ_RETRY_DURATION,
 )
 """The common options of all sources."""
 STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (MAX_RECORDS, MAX_BYTES, DISCOVERY_INTERVAL)
@@ -91,7 +92,6 @@ LOG_OPTIONS: Final[tuple[Option[Any], ...]] = (
     STARTING,
     STARTING_TIMESTAMP,
     ENDING_TIMESTAMP,
-    READ_RETRY_DURATION,
 )
 """The common options of logs."""
 LOG_STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (*STREAMING_OPTIONS, MAX_TIME_SPAN, MAX_DRIFT)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sluice.errors import DataLossError, ServiceError
 from sluice.options import Option
-from sluice.source.contracts import ReadTask, Source
+from sluice.source.contracts import Source
 from sluice.source.settings import STREAMING_OPTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sluice.source.finite_enumerator import FiniteSplitEnumerator
+    from sluice.source.reader import SplitReader
 
 __all__ = ["FiniteRange", "FiniteSplit", "SplitEnd", "SplitSource"]
 
@@ -32,11 +33,11 @@ class FiniteSplit:
     """A split as a source lists it. What it holds never changes.
 
     Attributes:
-        id: what tells it from all other splits, for as long as it is listed.
+        id: what tells it from all other splits, also from those that are not listed any more.
         size: bytes, about; what ``maxBytesPerTrigger`` counts. 0: not known.
         records: how many; what ``maxRecordsPerTrigger`` counts. None: not known, and it counts as one batch.
-        version: text that differs if the split was replaced, such as an ETag. A split that changes
-            after a part of it was planned is a data loss.
+        version: text that differs if the split was replaced, such as an ETag, or size and time. A split that
+            changes after a part of it was planned is a data loss.
     """
 
     id: str
@@ -67,7 +68,8 @@ class FiniteRange:
         split: its id.
         start: where it starts: the position of a `SplitEnd`; None: at the start of the split.
         end: where it ends; None: at the end of the split.
-        version: that of the split when it was planned.
+        version: that of the split when it was planned. `SplitSource.read_range` raises `FileNotFoundError`
+            where what it opens has another one.
         size: bytes, about.
     """
 
@@ -82,18 +84,31 @@ class SplitSource(Source):
     """A source of finite splits. New ones are found while a streaming query runs.
 
     To be implemented: `from_options`, `schema`, `list_splits` and `read_range`. Spark's offset log says which
-    splits are done, for as long as they are listed.
+    splits are done.
+
+    Attributes:
+        FORGETS_AFTER: seconds after which a split that is done, and not listed any more, is left out of the
+            offset log, which it would make longer for good. If it is listed again, it is read again. None:
+            never.
     """
 
     STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = STREAMING_OPTIONS
+    FORGETS_AFTER: ClassVar[float | None] = None
 
     @abstractmethod
     def list_splits(self) -> Sequence[FiniteSplit]:
-        """All splits there are now, in the order to read them."""
+        """All splits there are now, in the order to read them.
+
+        Called every ``splitDiscoveryInterval``, and for each batch that goes on in a split.
+        """
 
     @abstractmethod
     def read_range(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
-        """The rows of a part of a split, with the source's schema. Called in tasks, from several threads."""
+        """The rows of a part of a split, with the source's schema. Called in tasks, from several threads.
+
+        A `ServiceError` that is retryable makes it be called again, for ``readRetryDuration``. The rows that
+        it has given are left out then, so it gives the same rows each time.
+        """
 
     def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
         """Where ranges of a split may end, in order. The last one is the end of the split; its position does
@@ -123,22 +138,25 @@ class SplitSource(Source):
             room -= each.size
         return [tuple(task) for task in tasks]
 
-    def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        """Reads ranges one after the other, in the order of the splits, some record batches ahead."""
-        from sluice.source.prefetching import prefetch  # noqa: PLC0415 - not beside the driver
+    def create_reader(self) -> SplitReader[FiniteRange]:
+        """Reads with `read_range`, and tells what is lost."""
+        return _RangeReader(self)
 
-        yield from prefetch(row for each in task.ranges for row in self._read_or_lose(each))
 
-    def _read_or_lose(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
+class _RangeReader:
+    def __init__(self, source: SplitSource) -> None:
+        self._source = source
+
+    def read(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
+        source = self._source
         try:
-            yield from self.read_range(split)
+            yield from source.read_range(split)
         except (FileNotFoundError, ServiceError) as error:
             if isinstance(error, ServiceError) and not error.missing:
                 raise
-            what = (
-                f"source {self.name}, split {split.split}: it is gone, and a planned batch holds a part of it"
-            )
-            if self.settings.fail_on_data_loss:
+            name = f"source {source.name}, split {split.split}"
+            what = f"{name}: it is gone, and a planned batch holds a part of it"
+            if source.settings.fail_on_data_loss:
                 raise DataLossError(
                     f"{what}: splits stay until they are read ({error}). With option 'failOnDataLoss' false "
                     "this is logged, and it is left out"

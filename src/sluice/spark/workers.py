@@ -9,7 +9,13 @@ from collections.abc import Iterator
 
 from pyspark import TaskContext
 
-__all__ = ["driver_host", "freeze_loaded_objects", "ids_of_query", "is_repeated", "without_garbage_collection"]
+__all__ = [
+    "driver_host",
+    "freeze_loaded_objects",
+    "ids_of_query",
+    "is_repeated",
+    "without_garbage_collection",
+]
 
 
 def ids_of_query() -> tuple[str, str]:

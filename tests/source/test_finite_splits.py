@@ -1,0 +1,301 @@
+"""What becomes of finite splits that listings leave out, or that are replaced."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from sluice.errors import DataLossError, ServiceError, SluiceError
+from sluice.retry import Retrier
+from sluice.source import FiniteSplit, SplitEnd, SplitSource
+from sluice.source.admission import Limits
+from sluice.source.contracts import ReadTask
+from sluice.source.finite_enumerator import FiniteSplitEnumerator
+from sluice.source.settings import SourceSettings
+from sluice.source.split_source import FiniteRange
+
+HOUR = 3600.0
+ONE = Limits(records=1)
+
+
+class Shelf(SplitSource):
+    """Splits of three parts, of one record each."""
+
+    name = "shelf"
+
+    def __init__(self, *, fails: bool = True) -> None:
+        self.listed: dict[str, str] = {}
+        self.listings = 0
+        self.now = 0.0
+        self.settings = SourceSettings(fail_on_data_loss=fails)
+
+    @classmethod
+    def from_options(cls, values: Any) -> Shelf:
+        raise NotImplementedError
+
+    def schema(self) -> pa.Schema:
+        raise NotImplementedError
+
+    def read_range(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+    def list_splits(self) -> Sequence[FiniteSplit]:
+        self.listings += 1
+        return [FiniteSplit(split, version=version) for split, version in self.listed.items()]
+
+    def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
+        del split
+        return [SplitEnd(place, 1, 1) for place in (1, 2, 3)]
+
+    def enumerator(self) -> FiniteSplitEnumerator:
+        """As after a start of the query."""
+        return FiniteSplitEnumerator(self, clock=lambda: self.now, now=lambda: self.now)
+
+
+class ForgettingShelf(Shelf):
+    FORGETS_AFTER: ClassVar[float | None] = 24 * HOUR
+
+
+Offsets = Mapping[str, Any]
+
+
+def after_reading(shelf: Shelf, **listed: str) -> tuple[FiniteSplitEnumerator, Offsets]:
+    """All that is listed was read."""
+    shelf.listed = listed
+    enumerator = shelf.enumerator()
+    return enumerator, enumerator.advance(enumerator.initial())
+
+
+def read(enumerator: FiniteSplitEnumerator, start: Offsets, limits: Limits) -> tuple[list[str], Offsets]:
+    end = enumerator.advance(start, limits)
+    return [each.split for each in enumerator.ranges(start, end)], end
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_split_is_read_once_however_long_listings_leave_it_out(restarts: bool) -> None:
+    """Rows that come twice are worse than a log that grows."""
+    shelf = Shelf()
+    enumerator, offsets = after_reading(shelf, a="", b="")
+    for days in (0, 2, 400):
+        for listed in ("b", "ab"):
+            shelf.now += days * 24 * HOUR + 600
+            shelf.listed = dict.fromkeys(listed, "")
+            if restarts:
+                enumerator = shelf.enumerator()
+            ids, offsets = read(enumerator, offsets, Limits())
+            assert ids == []
+
+
+def test_a_source_may_forget_what_never_comes_back() -> None:
+    """Its log stays short. It is reckoned from the first listing without the split."""
+    shelf = ForgettingShelf()
+    enumerator, offsets = after_reading(shelf, a="", b="")
+    sizes = []
+    for hours in (1, 23, 2):
+        shelf.now += hours * HOUR
+        shelf.listed = {"b": ""}
+        _, offsets = read(enumerator, offsets, Limits())
+        sizes.append(len(offsets["splits"]))
+
+    assert sizes == [2, 2, 1]
+
+
+@pytest.mark.parametrize("is_bounded", [False, True], ids=["streaming", "available now"])
+def test_a_split_that_is_replaced_between_two_of_its_batches_is_a_data_loss(is_bounded: bool) -> None:
+    """Its rest is that of another one. The listing of the batch before does not show it."""
+    shelf = Shelf()
+    shelf.listed = {"a": "1"}
+    enumerator = shelf.enumerator()
+    if is_bounded:
+        enumerator.stop_at_available()
+    ids, offsets = read(enumerator, enumerator.initial(), ONE)
+    assert ids == ["a"]
+    shelf.listed = {"a": "2"}
+
+    with pytest.raises(DataLossError, match="split a: it was replaced, and it was read in part"):
+        enumerator.advance(offsets, ONE)
+
+
+def test_a_run_to_what_is_available_takes_nothing_new_when_it_lists_again() -> None:
+    shelf = Shelf()
+    shelf.listed = {"a": "1"}
+    enumerator = shelf.enumerator()
+    enumerator.stop_at_available()
+    offsets, seen = enumerator.initial(), []
+    for letter in "bcdefg":
+        shelf.listed[letter] = "1"
+        ids, offsets = read(enumerator, offsets, ONE)
+        seen += ids
+
+    assert seen == ["a"] * 3
+
+
+def test_splits_are_not_listed_for_each_trigger_where_none_is_begun() -> None:
+    """A listing may take a request for each thousand splits."""
+    shelf = Shelf()
+    enumerator, offsets = after_reading(shelf, a="1")
+    for _ in range(100):
+        offsets = enumerator.advance(offsets, ONE)
+
+    assert shelf.listings == 1
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_split_that_is_replaced_after_it_was_read_is_a_data_loss(restarts: bool) -> None:
+    """Nothing would ever read what it holds now."""
+    shelf = Shelf()
+    enumerator, offsets = after_reading(shelf, a="1")
+    shelf.listed = {"a": "2"}
+    shelf.now += HOUR
+    if restarts:
+        enumerator = shelf.enumerator()
+
+    with pytest.raises(DataLossError, match="split a: it was replaced, and it was read already"):
+        enumerator.advance(offsets)
+
+
+def test_where_loss_is_allowed_a_replaced_split_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    shelf = Shelf(fails=False)
+    enumerator, offsets = after_reading(shelf, a="1", b="1")
+    shelf.listed = {"a": "2", "b": "1"}
+    for _ in range(3):
+        shelf.now += HOUR
+        offsets = enumerator.advance(offsets)
+
+    assert [record.getMessage().partition(", and")[0] for record in caplog.records] == [
+        "data loss, going on without it: source shelf, split a: it was replaced"
+    ]
+
+
+def test_a_source_that_gives_its_splits_versions_later_goes_on() -> None:
+    """The log of before does not tell whether they were replaced."""
+    shelf = Shelf()
+    enumerator, offsets = after_reading(shelf, a="")
+    shelf.listed = {"a": "1"}
+    shelf.now += HOUR
+
+    assert enumerator.advance(offsets) is offsets
+
+
+# --- what fails for a reason that may pass ------------------------------------------------------------
+
+BROKEN = ServiceError("no answer", operation="List", target="shelf", retryable=True)
+DENIED = ServiceError("denied", operation="List", target="shelf")
+
+
+class Clock:
+    """Sleeping takes its time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def retrier(self) -> Retrier:
+        return Retrier(sleep=self.sleep, jitter=lambda: 1.0, clock=lambda: self.now)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class FailingShelf(Shelf):
+    """Its listings fail until a moment, and ends of splits for a minute more."""
+
+    def __init__(self, clock: Clock, error: SluiceError, until: float) -> None:
+        super().__init__()
+        self.clock, self.error, self.until = clock, error, until
+        self.listed = {"a": ""}
+
+    def list_splits(self) -> Sequence[FiniteSplit]:
+        self.fail(self.until)
+        return super().list_splits()
+
+    def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
+        self.fail(self.until + 60.0)
+        return super().ends(split)
+
+    def fail(self, until: float) -> None:
+        if self.clock.now < until:
+            raise self.error
+
+    def enumerator(self) -> FiniteSplitEnumerator:
+        return FiniteSplitEnumerator(self, clock=lambda: self.clock.now, retrier=self.clock.retrier())
+
+
+@pytest.mark.parametrize("is_bounded", [False, True], ids=["streaming", "available now"])
+def test_planning_waits_for_what_it_cannot_do_without(is_bounded: bool) -> None:
+    clock = Clock()
+    enumerator = FailingShelf(clock, BROKEN, until=60.0).enumerator()
+    if is_bounded:
+        enumerator.stop_at_available()
+
+    assert read(enumerator, enumerator.initial(), ONE)[0] == ["a"]
+    assert clock.now >= 120
+
+
+@pytest.mark.parametrize(("error", "least"), [(BROKEN, 900.0), (DENIED, 0.0)])
+def test_planning_ends_after_a_while_or_at_once(error: ServiceError, least: float) -> None:
+    clock = Clock()
+    enumerator = FailingShelf(clock, error, until=1e9).enumerator()
+    with pytest.raises(ServiceError):
+        enumerator.advance(enumerator.initial())
+    assert least <= clock.now <= least + 10
+
+
+ROWS = pa.schema([("row", pa.int64())])
+
+
+class BreakingShelf(Shelf):
+    """Ranges of ten rows, which break off behind each of some numbers of rows, once."""
+
+    def __init__(self, error: SluiceError, breaks: Sequence[int]) -> None:
+        super().__init__()
+        self.settings = SourceSettings(read_retry_duration=60.0)
+        self.error, self.breaks = error, list(breaks)
+        self.reads = self.closed = 0
+
+    def schema(self) -> pa.Schema:
+        return ROWS
+
+    def read_range(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
+        del split
+        self.reads += 1
+        end = self.breaks.pop(0) if self.breaks else 10
+        try:
+            for start in range(0, end, self.reads):  # batches of another size each time
+                yield pa.record_batch([range(start, min(start + self.reads, end))], schema=ROWS)
+            if end < 10:
+                raise self.error
+        finally:
+            self.closed += 1
+
+
+@pytest.mark.parametrize("breaks", [[], [0], [4], [0, 4, 3, 9], [9, 9, 1]])
+def test_a_range_that_breaks_off_gives_each_row_once(breaks: list[int], pauses: list[float]) -> None:
+    """Spark gives a task no second try in ``local[n]``."""
+    shelf = BreakingShelf(BROKEN, breaks)
+
+    batches = list(shelf.read_task(ReadTask((FiniteRange("a"), FiniteRange("b")))))
+
+    assert [row for batch in batches for row in batch.column(0).to_pylist()] == [*range(10), *range(10)]
+    assert all(batch.num_rows for batch in batches)
+    assert shelf.closed == shelf.reads == 2 + len(breaks)
+    assert len(pauses) == len(breaks)
+
+
+@pytest.mark.parametrize("error", [DENIED, SluiceError("wrong")])
+def test_a_range_that_is_wrong_for_good_fails_at_once(error: SluiceError, pauses: list[float]) -> None:
+    with pytest.raises(type(error)):
+        list(BreakingShelf(error, [4] * 100).read_task(ReadTask((FiniteRange("a"),))))
+    assert not pauses
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Those of the task; none takes time."""
+    found: list[float] = []
+    monkeypatch.setattr("sluice.source.prefetching._pause", lambda _stopping, seconds: found.append(seconds))
+    return found
