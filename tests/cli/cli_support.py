@@ -25,6 +25,9 @@ from sluice.cli.options import read_connection
 RECORDINGS = Path(__file__).parents[2] / "integration" / "fixtures" / "checkpoints"
 QUIET = Laws(empty_pages=0, listing_delay=0, status_delay=(0, 0), consumer_delay=(0, 0))
 ACCOUNT = "123456789012"
+OTHER_ACCOUNT = "999999999999"
+REGION = OPTIONS["region"]
+OTHER_REGION = "eu-central-1"
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ def option_arguments(**more: str) -> list[str]:
 class Service:
     """AWS in process: the strict model of Kinesis, and what a test says of the other services.
 
+    It is that of one account and region. `elsewhere` has others, with streams of their own.
+
     Attributes:
         denied: IAM actions (``kinesis:GetRecords``) that are refused.
         kms_denied: the key of the stream may not be used.
@@ -69,21 +74,55 @@ class Service:
     throttled: int = 0
     calls: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=lambda: dict(OPTIONS))
+    clock: ManualClock = field(default_factory=lambda: ManualClock(time.time_ns() // 1000))
+    account: str = ACCOUNT
 
     def __post_init__(self) -> None:
-        self.clock = ManualClock(time.time_ns() // 1000)
+        self.region = self.options.get("region", REGION)
         self.model = KinesisModel(
-            QUIET, self.clock, faults=FaultPlan(callback=self._fault), region="eu-west-1", account=ACCOUNT
+            QUIET,
+            self.clock,
+            faults=FaultPlan(callback=self._fault),
+            region=self.region,
+            account=self.account,
         )
         self._codec = JsonCodec()
         for client in _clients(self.options, "kinesis"):
             Transport(self._kinesis).install(client)
 
-    def create(self, stream: str, shards: int = 1) -> list[str]:
-        """A new stream; returns the ids of its shards."""
+    def elsewhere(self, region: str = REGION, account: str = ACCOUNT) -> Service:
+        """Another region, or another account, whose credentials are other ones."""
+        options = {**self.options, "region": region}
+        if account != self.account:
+            options["awsAccessKeyId"] = f"AKID{account}"
+        return Service(options=options, clock=self.clock, account=account)
+
+    def create(self, stream: str, shards: int = 1, *, created: int | None = None) -> list[str]:
+        """A new stream; returns the ids of its shards.
+
+        Args:
+            created: when the service says that it was created (milliseconds since the epoch).
+        """
         self.model.call("CreateStream", {"StreamName": stream, "ShardCount": shards})
+        if created is not None:
+            self.model._core.streams[stream].created = created * 1000
         self.clock.advance(1)
         return self.shards(stream)
+
+    def arn(self, stream: str) -> str:
+        return f"arn:aws:kinesis:{self.region}:{self.account}:stream/{stream}"
+
+    def register(self, stream: str, name: str) -> str:
+        """Registers a consumer; returns its ARN."""
+        request = {"StreamARN": self.arn(stream), "ConsumerName": name}
+        arn = self.model.call("RegisterStreamConsumer", request)["Consumer"]["ConsumerARN"]
+        self.clock.advance(1)
+        return str(arn)
+
+    def consumers(self, stream: str) -> list[str]:
+        """The names of a stream's consumers."""
+        answer = self.model.call("ListStreamConsumers", {"StreamARN": self.arn(stream)})
+        return [each["ConsumerName"] for each in answer["Consumers"]]
 
     def shards(self, stream: str) -> list[str]:
         return [each["ShardId"] for each in self.model.call("ListShards", {"StreamName": stream})["Shards"]]
@@ -93,6 +132,15 @@ class Service:
         entries = [{"Data": b"a", "PartitionKey": str(n)} for n in range(records)]
         put = self.model.call("PutRecords", {"StreamName": stream, "Records": entries})
         return {each["ShardId"]: each["SequenceNumber"] for each in put["Records"]}
+
+    def _check_place(self, request: Mapping[str, Any]) -> None:
+        """A service knows nothing of another region or account, whatever streams of the same name it has."""
+        for key in ("StreamARN", "ConsumerARN"):
+            arn = str(request.get(key, self.arn("")))
+            if not arn.startswith(self.arn("")):
+                raise ModelError(
+                    "ResourceNotFoundException", f"{arn} under account {self.account} not found."
+                )
 
     def _date(self) -> dict[str, str]:
         return {"date": formatdate(self.clock.now() / 1e6, usegmt=True)}
@@ -112,6 +160,7 @@ class Service:
         self.clock.advance(0.06)
         try:
             request = self._codec.decode(json.dumps(params).encode())
+            self._check_place(request)
             found = self.model.call(operation, request)
         except ModelError as error:
             return refusal(error.code, error.message, error.status)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_support import ACCOUNT, Service, option_arguments, sluice
+from cli_support import ACCOUNT, OTHER_ACCOUNT, OTHER_REGION, REGION, Service, option_arguments, sluice
 from kinesis_transport import forget_process_state
 
 STREAM = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/orders"
@@ -27,23 +27,11 @@ def service() -> Service:
     return service
 
 
-def register(service: Service, name: str, stream: str = "orders") -> str:
-    request = {"StreamARN": STREAM.replace("orders", stream), "ConsumerName": name}
-    arn = service.model.call("RegisterStreamConsumer", request)["Consumer"]["ConsumerARN"]
-    service.clock.advance(1)
-    return str(arn)
-
-
 def checkpoint_of(directory: Path, consumers: dict[str, str], stream: str = "orders") -> Path:
     (directory / "offsets").mkdir(parents=True)
     offsets = {"version": 1, "streams": {stream: {}}, "consumers": consumers}
     (directory / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(offsets)}")
     return directory
-
-
-def names(service: Service) -> list[str]:
-    answer = service.model.call("ListStreamConsumers", {"StreamARN": STREAM})
-    return [each["ConsumerName"] for each in answer["Consumers"]]
 
 
 def run(*arguments: Any) -> Any:
@@ -52,7 +40,7 @@ def run(*arguments: Any) -> Any:
 
 def test_each_has_its_price_and_its_checkpoint(service: Service, tmp_path: Path) -> None:
     """A consumer costs by open shard and hour; one that no checkpoint names is the one to look at."""
-    mine, left = register(service, "mine"), register(service, "left-over")
+    mine, left = service.register("orders", "mine"), service.register("orders", "left-over")
     checkpoint = checkpoint_of(tmp_path / "c", {"orders": mine})
 
     listed = run("list", "--checkpoint", checkpoint, "--json").value
@@ -66,15 +54,30 @@ def test_each_has_its_price_and_its_checkpoint(service: Service, tmp_path: Path)
     assert all(each["status"] == "ACTIVE" and each["registered"] for each in listed["consumers"])
     shown = run("list", "--checkpoint", checkpoint).out
     assert left in shown
-    assert "no checkpoint given" in shown
+    (row,) = (line for line in shown.splitlines() if line.startswith("orders/left-over  ACTIVE"))
+    assert row.endswith(f"perhaps {checkpoint}")
+    assert {each["arn"]: each["perhapsUsedBy"] for each in listed["consumers"]} == {
+        mine: [str(checkpoint)],
+        left: [str(checkpoint)],
+    }
+
+
+def test_a_consumer_of_a_stream_that_no_checkpoint_reads_belongs_to_none_given(
+    service: Service, tmp_path: Path
+) -> None:
+    service.register("orders", "q")
+    service.create("clicks")
+    checkpoint = checkpoint_of(tmp_path / "c", {}, "clicks")
+
+    assert "no checkpoint given" in run("list", "--stream", "orders", "--checkpoint", checkpoint).out
 
 
 def test_the_price_of_another_region_and_of_streams_on_demand(service: Service) -> None:
     """On demand nothing is paid for a consumer, only for what it reads."""
-    register(service, "mine")
+    service.register("orders", "mine")
     service.model.call("CreateStream", {"StreamName": "d", "StreamModeDetails": {"StreamMode": "ON_DEMAND"}})
     service.clock.advance(1)
-    register(service, "mine", "d")
+    service.register("d", "mine")
 
     listed = run("list", "--stream", "orders", "--stream", "d", "--price", "0.02", "--json").value
 
@@ -89,7 +92,7 @@ def test_all_streams_of_a_region(service: Service) -> None:
     for n in range(120):
         service.model.call("CreateStream", {"StreamName": f"s{n:03}", "ShardCount": 1})
         service.clock.advance(1)
-    arn = register(service, "mine", "s119")
+    arn = service.register("s119", "mine")
 
     listed = run("list", "--all-streams", "--json").value
 
@@ -119,36 +122,158 @@ def test_a_price_that_is_none_is_wrong_use(price: str) -> None:
 
 
 def test_nothing_is_removed_without_execute(service: Service) -> None:
-    arn = register(service, "left-over")
+    arn = service.register("orders", "left-over")
 
     assert "would be removed" in run("remove", arn).out
-    assert names(service) == ["left-over"]
+    assert service.consumers("orders") == ["left-over"]
 
 
 def test_a_left_over_consumer_is_removed(service: Service) -> None:
     """It is gone, the others stay; a second removal has nothing to do."""
-    arn, _ = register(service, "left-over"), register(service, "other")
+    arn, _ = service.register("orders", "left-over"), service.register("orders", "other")
 
     done = run("remove", arn, "--execute", "--json")
     service.clock.advance(1)
 
     assert (done.code, done.value["consumers"]) == (0, [{"arn": arn, "outcome": "removed"}])
-    assert names(service) == ["other"]
+    assert service.consumers("orders") == ["other"]
     assert "was gone already" in run("remove", arn, "--execute").out
 
 
 def test_the_consumer_of_a_query_is_kept(service: Service, tmp_path: Path) -> None:
     """Which checkpoint names it is said; --force removes it all the same."""
-    arn = register(service, "mine")
+    arn = service.register("orders", "mine")
     checkpoint = checkpoint_of(tmp_path / "c", {"orders": arn})
 
     done = run("remove", arn, "--checkpoint", checkpoint, "--execute")
-    assert (done.code, names(service)) == (1, ["mine"])
+    assert (done.code, service.consumers("orders")) == (1, ["mine"])
     assert f"refused, as it belongs to {checkpoint}" in done.out
 
     assert run("remove", arn, "--checkpoint", checkpoint, "--execute", "--force").code == 0
     service.clock.advance(1)
-    assert names(service) == []
+    assert service.consumers("orders") == []
+
+
+@pytest.mark.parametrize(
+    "how", ["found by name", "given by ARN", "registered an earlier one", "no batch yet"]
+)
+def test_a_consumer_that_a_query_may_use_is_kept(service: Service, tmp_path: Path, how: str) -> None:
+    """A checkpoint names only the consumer that its query registered."""
+    arn = service.register("orders", "q")
+    earlier = {"orders": f"{STREAM}/consumer/earlier:1"} if how == "registered an earlier one" else {}
+    checkpoint = checkpoint_of(tmp_path / "c", earlier)
+    if how == "no batch yet":
+        (checkpoint / "offsets" / "0").unlink()
+        (checkpoint / "metadata").write_text('{"id":"q"}')
+
+    for arguments in ([], ["--execute"]):
+        done = run("remove", arn, "--checkpoint", checkpoint, *arguments, "--json")
+        assert (done.code, service.consumers("orders")) == (1, ["q"])
+        outcome = done.value["consumers"][0]["outcome"]
+        assert outcome.startswith(f"refused, as it is perhaps in use: {checkpoint} may read orders")
+
+    assert run("remove", arn, "--checkpoint", checkpoint, "--execute", "--force").code == 0
+    service.clock.advance(1)
+    assert service.consumers("orders") == []
+
+
+def test_a_consumer_of_a_namesake_is_not_in_use(service: Service, tmp_path: Path) -> None:
+    """If the checkpoint tells which stream of that name its query reads."""
+    elsewhere = service.elsewhere(OTHER_REGION)
+    elsewhere.create("orders")
+    used, left = service.register("orders", "q"), elsewhere.register("orders", "q")
+    checkpoint = checkpoint_of(tmp_path / "c", {"orders": used})
+    anywhere = [each for each in option_arguments() if "region" not in each]
+
+    done = sluice("consumers", "remove", left, "--checkpoint", checkpoint, "--execute", *anywhere)
+    service.clock.advance(1)
+
+    assert (done.code, elsewhere.consumers("orders"), service.consumers("orders")) == (0, [], ["q"])
+
+
+@pytest.mark.parametrize("is_namesake", [True, False])
+def test_the_region_of_an_arn_is_used(
+    service: Service, monkeypatch: pytest.MonkeyPatch, *, is_namesake: bool
+) -> None:
+    """Whatever region the SDK's own chain has. If an option names another one, nothing is done."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    elsewhere = service.elsewhere(OTHER_REGION)
+    elsewhere.create("orders")
+    there = elsewhere.register("orders", "q")
+    here = service.register("orders", "q") if is_namesake else None
+    anywhere = [each for each in option_arguments() if "region" not in each]
+
+    listed = sluice("consumers", "list", "--stream", elsewhere.arn("orders"), "--json", *anywhere)
+    refusals = [
+        run("list", "--stream", elsewhere.arn("orders")),
+        run("remove", there, "--execute"),
+        run("remove", there, "--execute", "--force"),
+        *([run("remove", here, there, "--execute")] if here else []),
+        sluice(
+            *("consumers", "remove", there, "--execute", *anywhere),
+            f"--option=endpointUrl=https://kinesis.{REGION}.amazonaws.com",
+        ),
+    ]
+    assert [each["arn"] for each in listed.value["consumers"]] == [there]
+    assert {each.code for each in refusals} == {2}
+    assert all(f"is in {OTHER_REGION}: leave the option out" in each.errors for each in refusals)
+    assert elsewhere.consumers("orders") == ["q"]
+
+    done = sluice("consumers", "remove", there, "--execute", *anywhere)
+    elsewhere.clock.advance(1)
+    assert (done.code, elsewhere.consumers("orders")) == (0, [])
+    assert service.consumers("orders") == (["q"] if is_namesake else [])
+    assert "was gone already" in sluice("consumers", "remove", there, "--execute", *anywhere).out
+
+
+@pytest.mark.parametrize("namesakes", [["orders"], ["clicks"]])
+def test_a_consumer_that_another_account_has_is_not_gone(namesakes: list[str]) -> None:
+    """To the caller's account it is missing, whether or not that has a stream of the name."""
+    service = Service()
+    for stream in namesakes:
+        service.create(stream)
+    elsewhere = service.elsewhere(account=OTHER_ACCOUNT)
+    elsewhere.create("orders")
+    arn = elsewhere.register("orders", "q")
+
+    done = run("remove", arn, "--execute", "--json")
+
+    assert (done.code, elsewhere.consumers("orders")) == (1, ["q"])
+    assert "not found, and neither is its stream" in done.value["consumers"][0]["outcome"]
+
+
+def test_an_endpoint_that_goes_by_the_name_alone(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of a stream of that name is no answer."""
+    monkeypatch.setattr(Service, "_check_place", lambda *_: None)
+    arn = f"arn:aws:kinesis:eu-west-1:{OTHER_ACCOUNT}:stream/orders/consumer/q:1"
+    service.register("orders", "q")
+
+    removed, listed = run("remove", arn, "--execute"), run("list", "--stream", arn.partition("/consumer")[0])
+
+    assert (removed.code, listed.code) == (1, 1)
+    assert f"the endpoint answers for {STREAM}" in removed.out
+    assert f"the endpoint answers for {STREAM}" in listed.errors
+
+
+def test_what_was_done_is_said_though_another_removal_fails(service: Service) -> None:
+    """The exit code is that of a problem, and each consumer has its line."""
+    first, second = service.register("orders", "a"), service.register("orders", "b")
+    other = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/none/consumer/q:1"
+    service.denied.add("kinesis:DescribeStreamSummary")
+
+    done = run("remove", first, other, second, "--execute", "--json")
+    service.clock.advance(1)
+
+    assert (done.code, service.consumers("orders")) == (1, [])
+    first_outcome, failed, second_outcome = (each["outcome"] for each in done.value["consumers"])
+    assert (first_outcome, second_outcome) == ("removed", "removed")
+    assert failed.startswith("not removed (DescribeStreamSummary of none")
+
+
+@pytest.mark.usefixtures("service")
+def test_what_is_no_stream_is_wrong_use() -> None:
+    assert "is no stream" in run("list", "--stream", "arn:aws:sqs:eu-west-1:1:orders").errors
+    assert run("list", "--stream", "a b").code == 2
 
 
 @pytest.mark.usefixtures("service")

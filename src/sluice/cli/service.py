@@ -1,20 +1,40 @@
-"""Calls of Kinesis by commands, with fewer retries than the source makes."""
+"""Streams of Kinesis as commands name them, and calls with fewer retries than the source makes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from sluice.aws.arns import NAME_FORM, STREAM_ARN_FORM, ConsumerArn, StreamArn, parse_name
 from sluice.aws.calls import Calls
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.clients import configured_endpoint, endpoint_for
+from sluice.aws.connection import ENDPOINT_URL, REGION, ConnectionConfig
+from sluice.aws.regions import region_of
+from sluice.cli.report import UsageError
+from sluice.errors import OptionError, SluiceError
+from sluice.instants import micros_from_datetime
 from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.options import BACKOFF_DEFAULTS
+from sluice.kinesis.streams import StreamRef
 from sluice.retry import Backoff, Retrier
 from sluice.source.offsets import Offsets
 
-__all__ = ["foreign_shard", "kinesis_calls", "kinesis_log"]
+__all__ = [
+    "STREAM_FORM",
+    "LiveStream",
+    "OtherStreamError",
+    "describe_stream",
+    "foreign_shard",
+    "in_region",
+    "kinesis_calls",
+    "kinesis_log",
+    "parse_stream",
+    "streams_of",
+]
+
+STREAM_FORM: Final = f"a stream's name, or its ARN, whose region is then used: {STREAM_ARN_FORM}"
 
 _SHARD: Final = re.compile(r"shardId-\d+")
 
@@ -43,6 +63,92 @@ def kinesis_log(connection: ConnectionConfig, streams: Iterable[str]) -> Kinesis
         ServiceError: Kinesis does not answer.
     """
     return KinesisLog(kinesis_calls(connection), dict.fromkeys(streams))
+
+
+def parse_stream(text: str) -> StreamRef:
+    """A stream that the command line names by its name or its ARN."""
+    try:
+        if not text.strip().startswith("arn:"):
+            return StreamRef(parse_name(text))
+        arn = StreamArn.parse(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no stream: expected {NAME_FORM}, or {STREAM_ARN_FORM}") from None
+    return StreamRef(arn.stream, arn.text)
+
+
+def in_region(connection: ConnectionConfig, arn: StreamArn | ConsumerArn | None) -> ConnectionConfig:
+    """The connection to the region that an ARN names; without an ARN the connection as it is.
+
+    Raises:
+        OptionError: the options name another region.
+    """
+    if arn is None:
+        return connection
+    endpoint = endpoint_for(connection, "kinesis") or configured_endpoint(connection, "kinesis")
+    said = {
+        f"option '{REGION.key}' is {connection.region!r}": connection.region,
+        f"option '{ENDPOINT_URL.key}' is {endpoint!r}": region_of(endpoint),
+    }
+    for what, region in said.items():
+        if region not in (None, arn.region):
+            raise OptionError(
+                f"{what}, and {arn.text} is in {arn.region}: leave the option out, or give that region's"
+            )
+    return replace(connection, region=arn.region)
+
+
+def streams_of(offsets: Offsets) -> list[StreamRef]:
+    """The streams of offsets: by ARN if the query registered a consumer with them, else by name."""
+    found = []
+    for name in sorted(offsets.streams):
+        try:
+            arn = ConsumerArn.parse(offsets.consumers.get(name, "")).stream_arn
+        except ValueError:
+            arn = None
+        found.append(StreamRef(name, arn))
+    return found
+
+
+class OtherStreamError(SluiceError):
+    """A stream has the name of the one that is meant, and is another one."""
+
+
+@dataclass(frozen=True)
+class LiveStream:
+    """A stream as the service describes it.
+
+    Attributes:
+        created: microseconds since the epoch.
+    """
+
+    arn: str
+    created: int
+    open_shards: int
+    is_on_demand: bool
+
+    @classmethod
+    def parse(cls, answer: Mapping[str, Any]) -> LiveStream:
+        summary = answer["StreamDescriptionSummary"]
+        mode = summary.get("StreamModeDetails", {}).get("StreamMode")
+        return cls(
+            summary["StreamARN"],
+            micros_from_datetime(summary["StreamCreationTimestamp"]),
+            summary["OpenShardCount"],
+            mode == "ON_DEMAND",
+        )
+
+
+def describe_stream(calls: Calls, stream: StreamRef) -> LiveStream:
+    """Asks the service for a stream.
+
+    Raises:
+        OtherStreamError: another stream than that of the ARN has answered.
+        ServiceError: there is no such stream, or the service does not answer.
+    """
+    live = calls.call("DescribeStreamSummary", stream.name, stream.address, LiveStream.parse)
+    if stream.arn not in (None, live.arn):  # of an endpoint that goes by the name alone
+        raise OtherStreamError(f"asked for {stream.arn}, the endpoint answers for {live.arn}")
+    return live
 
 
 def foreign_shard(offsets: Offsets) -> str | None:

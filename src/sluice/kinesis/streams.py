@@ -28,6 +28,11 @@ class StreamRef:
         """The region that the ARN names."""
         return None if self.arn is None else StreamArn.parse(self.arn).region
 
+    @property
+    def address(self) -> dict[str, str]:
+        """What a request of the service names it by."""
+        return {"StreamName": self.name} if self.arn is None else {"StreamARN": self.arn}
+
 
 def _parse_names(text: str) -> tuple[StreamRef, ...]:
     items = _split_list(text)

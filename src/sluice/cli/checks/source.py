@@ -27,17 +27,13 @@ def check_source(findings: Findings, identity: Identity, config: SourceConfig) -
             _check_consumer(findings, identity, stream, arn, config.fan_out)
 
 
-def _address(stream: StreamRef) -> dict[str, Any]:
-    return {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}
-
-
 def _check_stream(findings: Findings, stream: StreamRef) -> str | None:
     """Returns the stream's ARN, where it is known."""
     summary = findings.attempt(
         "kinesis",
         "DescribeStreamSummary",
         stream.name,
-        _address(stream),
+        stream.address,
         action="kinesis:DescribeStreamSummary",
         read=lambda answer: dict(answer["StreamDescriptionSummary"]),
         show=_shown,
@@ -63,7 +59,7 @@ def _check_reading(findings: Findings, stream: StreamRef) -> None:
         "kinesis",
         "ListShards",
         name,
-        {**_address(stream), "MaxResults": 1},
+        {**stream.address, "MaxResults": 1},
         action="kinesis:ListShards",
         read=lambda answer: [str(each["ShardId"]) for each in answer["Shards"]],
     )
@@ -74,7 +70,7 @@ def _check_reading(findings: Findings, stream: StreamRef) -> None:
         "kinesis",
         "GetShardIterator",
         name,
-        {**_address(stream), "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"},
+        {**stream.address, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"},
         action="kinesis:GetShardIterator",
         read=lambda answer: str(answer["ShardIterator"]),
         # The shard was guessed, as shards could not be listed. A caller who may not ask gets another error

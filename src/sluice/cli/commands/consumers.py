@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice.aws.arns import CONSUMER_ARN_FORM, ConsumerArn, consumer_path
+from sluice.aws.arns import CONSUMER_ARN_FORM, ConsumerArn, StreamArn, consumer_path
 from sluice.aws.calls import Calls
 from sluice.aws.connection import ConnectionConfig
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.options import add_connection, connection_of
 from sluice.cli.report import Report, UsageError, table
-from sluice.cli.service import foreign_shard, kinesis_calls
+from sluice.cli.service import (
+    STREAM_FORM,
+    LiveStream,
+    OtherStreamError,
+    describe_stream,
+    foreign_shard,
+    in_region,
+    kinesis_calls,
+    parse_stream,
+    streams_of,
+)
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import iso_instant
-from sluice.kinesis.consumer_calls import ConsumerDescription, deregister_consumer, list_consumers
+from sluice.kinesis.consumer_calls import (
+    DESCRIBE,
+    ConsumerDescription,
+    deregister_consumer,
+    list_consumers,
+    read_description,
+)
+from sluice.kinesis.streams import StreamRef
 
 HELP = "list the fan-out consumers of streams with what they cost, and remove ones left over"
 
@@ -27,6 +44,12 @@ PRICE: Final = 0.015
 
 https://aws.amazon.com/kinesis/data-streams/pricing/; streams on demand have no such price."""
 
+_REMOVAL_CODES: Final = (
+    "Of a removal 0 says that every consumer was removed (without --execute: would be), or was gone already, "
+    "as its stream shows; 1, that at least one was refused, not found, or could not be removed. The output "
+    "has a line for each, and the others were removed."
+)
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
@@ -34,7 +57,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     text = "the consumers of streams, what each costs an hour, and which checkpoint it belongs to"
     listing = subparsers.add_parser("list", help=text, description=text)
     listing.add_argument(
-        "--stream", action="append", default=[], metavar="NAME", help="of this stream; may be given again"
+        "--stream",
+        action="append",
+        default=[],
+        metavar="STREAM",
+        help=f"of this stream: {STREAM_FORM}; may be given again",
     )
     listing.add_argument(
         "--all-streams", action="store_true", help="of all streams of the account and region"
@@ -48,11 +75,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_checkpoints(listing, "whose consumers to name; its streams are listed, too")
     listing.set_defaults(run=_list)
     text = "deregister consumers; shows which unless --execute is given"
-    removal = subparsers.add_parser("remove", help=text, description=text)
-    removal.add_argument("arn", nargs="+", help=CONSUMER_ARN_FORM)
-    _add_checkpoints(removal, "whose consumer is not removed")
+    removal = subparsers.add_parser("remove", help=text, description=text, epilog=_REMOVAL_CODES)
+    removal.add_argument("arn", nargs="+", help=f"{CONSUMER_ARN_FORM}; the region of the ARN is used")
+    _add_checkpoints(removal, "whose query may use consumers of its streams: they are not removed")
     removal.add_argument("--execute", action="store_true", help="do it")
-    removal.add_argument("--force", action="store_true", help="also a consumer that a checkpoint names")
+    removal.add_argument(
+        "--force", action="store_true", help="also consumers of streams that a given checkpoint reads"
+    )
     removal.set_defaults(run=_remove)
 
 
@@ -70,42 +99,23 @@ def _add_checkpoints(parser: argparse.ArgumentParser, what: str) -> None:
 # --- list ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Stream:
-    """What the cost of a stream's consumers depends on."""
-
-    name: str
-    arn: str
-    open_shards: int
-    is_on_demand: bool
-
-    @classmethod
-    def parse(cls, answer: Mapping[str, Any]) -> _Stream:
-        summary = answer["StreamDescriptionSummary"]
-        mode = summary.get("StreamModeDetails", {}).get("StreamMode")
-        return cls(
-            summary["StreamName"], summary["StreamARN"], summary["OpenShardCount"], mode == "ON_DEMAND"
-        )
-
-    def cost(self, consumer: ConsumerDescription, price: float) -> float:
-        """Dollars an hour, besides the price of what is read."""
-        return 0.0 if self.is_on_demand or consumer.status == "DELETING" else self.open_shards * price
+def _cost(stream: LiveStream, consumer: ConsumerDescription, price: float) -> float:
+    """Dollars an hour, besides the price of what is read."""
+    return 0.0 if stream.is_on_demand or consumer.status == "DELETING" else stream.open_shards * price
 
 
 def _list(arguments: argparse.Namespace) -> Report:
     if not 0 <= arguments.price < math.inf:  # NaN is none, and no JSON
         raise UsageError("--price is a number of dollars from 0 on")
     connection = connection_of(arguments)
-    owners, streams = _owners(arguments.checkpoint, connection)
-    calls = kinesis_calls(connection)
-    names = {*arguments.stream, *streams}
+    queries = _Queries.of(arguments.checkpoint, connection)
+    wanted = {parse_stream(each) for each in arguments.stream} | queries.streams
     if arguments.all_streams:
-        names |= set(_all_streams(connection))
-    elif not names:
+        wanted |= set(map(StreamRef, _all_streams(connection)))
+    elif not wanted:
         raise UsageError("whose consumers? Give --stream, --checkpoint or --all-streams")
     found: list[dict[str, Any]] = []
-    for name in sorted(names):
-        stream = calls.call("DescribeStreamSummary", name, {"StreamName": name}, _Stream.parse)
+    for name, stream, calls in _described(connection, wanted):
         found += [
             {
                 "stream": name,
@@ -114,21 +124,35 @@ def _list(arguments: argparse.Namespace) -> Report:
                 "status": each.status,
                 "registered": None if each.created is None else iso_instant(each.created),
                 "openShards": stream.open_shards,
-                "dollarsAnHour": round(stream.cost(each, arguments.price), 6),
-                "checkpoint": owners.get(each.arn),
+                "dollarsAnHour": round(_cost(stream, each, arguments.price), 6),
+                "checkpoint": queries.owners.get(each.arn),
+                "perhapsUsedBy": queries.readers(stream.arn),
             }
             for each in sorted(list_consumers(calls, stream.arn), key=lambda each: each.name)
         ]
     value = {
-        "streams": sorted(names),
+        "streams": sorted({stream.name for stream in wanted}),
         "consumers": found,
         "dollarsAnHour": round(sum(each["dollarsAnHour"] for each in found), 6),
         # Registered by a query, and not there any more: the query registers another one when it starts.
         "missing": {
-            arn: where for arn, where in owners.items() if arn not in {each["arn"] for each in found}
+            arn: where for arn, where in queries.owners.items() if arn not in {each["arn"] for each in found}
         },
     }
     return Report(value, _text(value, has_checkpoints=bool(arguments.checkpoint)))
+
+
+def _described(
+    connection: ConnectionConfig, streams: Iterable[StreamRef]
+) -> list[tuple[str, LiveStream, Calls]]:
+    """Each stream once, with the calls of its region, by name and ARN."""
+    found = {}
+    for stream in streams:
+        arn = None if stream.arn is None else StreamArn.parse(stream.arn)
+        calls = kinesis_calls(in_region(connection, arn))
+        live = describe_stream(calls, stream)
+        found[stream.name, live.arn] = (stream.name, live, calls)
+    return [found[key] for key in sorted(found)]
 
 
 def _text(value: Mapping[str, Any], *, has_checkpoints: bool) -> str:
@@ -142,7 +166,7 @@ def _text(value: Mapping[str, Any], *, has_checkpoints: bool) -> str:
                 each["status"],
                 each["registered"],
                 f"${each['dollarsAnHour']:.3f}",
-                each["checkpoint"] or unknown,
+                each["checkpoint"] or _perhaps(each["perhapsUsedBy"]) or unknown,
             )
             for each in value["consumers"]
         ]
@@ -156,20 +180,55 @@ def _text(value: Mapping[str, Any], *, has_checkpoints: bool) -> str:
     return "\n".join(lines)
 
 
-def _owners(paths: Iterable[str], connection: ConnectionConfig) -> tuple[dict[str, str], set[str]]:
-    """By ARN, the checkpoint of the query that registered it; and the streams of all checkpoints."""
-    owners: dict[str, str] = {}
-    streams: set[str] = set()
-    for path in paths:
-        checkpoint = Checkpoint(open_storage(path, connection))
-        if checkpoint.last is None:
-            continue
-        for source in checkpoint.read(checkpoint.last).sources:
-            offsets = source.offsets
-            if offsets is not None and foreign_shard(offsets) is None:
-                streams |= offsets.streams
-                owners |= dict.fromkeys(offsets.consumers.values(), path)
-    return owners, streams
+def _perhaps(paths: Sequence[str]) -> str:
+    return f"perhaps {', '.join(paths)}" if paths else ""
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """The queries of the checkpoints that were given.
+
+    Attributes:
+        owners: ARN of a consumer to the checkpoint of the query that registered it.
+        reads: checkpoint to the streams that its query reads; None where no batch says so yet.
+    """
+
+    owners: Mapping[str, str]
+    reads: Mapping[str, Sequence[StreamRef] | None]
+
+    @classmethod
+    def of(cls, paths: Iterable[str], connection: ConnectionConfig) -> _Queries:
+        owners: dict[str, str] = {}
+        reads: dict[str, Sequence[StreamRef] | None] = {}
+        for path in paths:
+            checkpoint = Checkpoint(open_storage(path, connection))
+            reads[path] = None
+            if checkpoint.last is None:
+                continue
+            sources = [source.offsets for source in checkpoint.read(checkpoint.last).sources]
+            ours = [each for each in sources if each is not None and foreign_shard(each) is None]
+            reads[path] = [stream for each in ours for stream in streams_of(each)]
+            for each in ours:
+                owners |= dict.fromkeys(each.consumers.values(), path)
+        return cls(owners, reads)
+
+    @property
+    def streams(self) -> set[StreamRef]:
+        return {stream for streams in self.reads.values() for stream in streams or ()}
+
+    def readers(self, stream_arn: str) -> list[str]:
+        """The checkpoints whose queries may use any consumer of a stream.
+
+        A query uses consumers that it has found by name, or was given by ARN, and its checkpoint names only
+        one that it registered.
+        """
+        name = StreamArn.parse(stream_arn).stream
+        return [
+            path
+            for path, streams in self.reads.items()
+            if streams is None
+            or any(each.name == name and each.arn in (None, stream_arn) for each in streams)
+        ]
 
 
 def _all_streams(connection: ConnectionConfig) -> list[str]:
@@ -189,26 +248,34 @@ def _all_streams(connection: ConnectionConfig) -> list[str]:
 # --- remove --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """What happened to a consumer; `is_problem` if it may still be there, and was to be removed."""
+
+    text: str
+    is_problem: bool = False
+
+
 def _remove(arguments: argparse.Namespace) -> Report:
     connection = connection_of(arguments)
     arns = [_parsed(text) for text in arguments.arn]
-    owners, _ = _owners(arguments.checkpoint, connection)
-    calls = kinesis_calls(connection)
-    outcomes = [_outcome(arguments, calls, arn, owners.get(arn.text)) for arn in arns]
+    calls = [kinesis_calls(in_region(connection, arn)) for arn in arns]
+    queries = _Queries.of(arguments.checkpoint, connection)
+    outcomes = [_outcome(arguments, each, arn, queries) for each, arn in zip(calls, arns, strict=True)]
     value = {
         "executed": arguments.execute,
         "consumers": [
-            {"arn": arn.text, "outcome": outcome} for arn, outcome in zip(arns, outcomes, strict=True)
+            {"arn": arn.text, "outcome": outcome.text} for arn, outcome in zip(arns, outcomes, strict=True)
         ],
     }
-    lines = [f"{outcome}: {arn.text}" for arn, outcome in zip(arns, outcomes, strict=True)]
+    lines = [f"{outcome.text}: {arn.text}" for arn, outcome in zip(arns, outcomes, strict=True)]
     if not arguments.execute:
         advice = (
             "Nothing was changed. Give --execute to do it; a query that reads with it fails over to polling, "
             "or registers another one when it starts."
         )
         lines += ["", advice]
-    return Report(value, "\n".join(lines), has_problem=any(each.startswith("refused") for each in outcomes))
+    return Report(value, "\n".join(lines), has_problem=any(each.is_problem for each in outcomes))
 
 
 def _parsed(text: str) -> ConsumerArn:
@@ -218,23 +285,51 @@ def _parsed(text: str) -> ConsumerArn:
         raise UsageError(f"{text!r} is not the ARN of a consumer: {CONSUMER_ARN_FORM}") from None
 
 
-def _outcome(arguments: argparse.Namespace, calls: Calls, arn: ConsumerArn, owner: str | None) -> str:
-    if owner is not None and not arguments.force:
-        return f"refused, as it belongs to {owner} (--force removes it)"
+def _outcome(arguments: argparse.Namespace, calls: Calls, arn: ConsumerArn, queries: _Queries) -> _Outcome:
+    if not arguments.force and (refusal := _refusal(arn, queries)):
+        return _Outcome(f"refused, as {refusal} (--force removes it)", is_problem=True)
     try:
-        status = calls.call(
-            "DescribeStreamConsumer",
-            consumer_path(arn.text),
-            {"ConsumerARN": arn.text},
-            lambda answer: str(answer["ConsumerDescription"]["ConsumerStatus"]),
-        )
+        return _removed(calls, arn, execute=arguments.execute)
+    except ServiceError as error:  # what was done to the others is still to be reported
+        return _Outcome(f"not removed ({error})", is_problem=True)
+
+
+def _refusal(arn: ConsumerArn, queries: _Queries) -> str | None:
+    """Why a query may need a consumer."""
+    if owner := queries.owners.get(arn.text):
+        return f"it belongs to {owner}"
+    if readers := queries.readers(arn.stream_arn):
+        return f"it is perhaps in use: {', '.join(readers)} may read {arn.stream} with it"
+    return None
+
+
+def _removed(calls: Calls, arn: ConsumerArn, *, execute: bool) -> _Outcome:
+    request = {"ConsumerARN": arn.text}
+    try:
+        status = calls.call(DESCRIBE, consumer_path(arn.text), request, read_description).status
     except ServiceError as error:
         if not error.missing:
             raise
-        return "was gone already"
+        return _missing(calls, arn)
     if status == "DELETING":
-        return "is being removed already"
-    if not arguments.execute:
-        return "would be removed"
+        return _Outcome("is being removed already")
+    if not execute:
+        return _Outcome("would be removed")
     deregister_consumer(calls, arn.text)
-    return "removed"
+    return _Outcome("removed")
+
+
+def _missing(calls: Calls, arn: ConsumerArn) -> _Outcome:
+    """A consumer is gone if its stream is there. Otherwise another account or endpoint may have answered."""
+    try:
+        describe_stream(calls, StreamRef(arn.stream, arn.stream_arn))
+    except OtherStreamError as error:
+        return _Outcome(f"not found ({error})", is_problem=True)
+    except ServiceError as error:
+        if not error.missing:
+            raise
+        return _Outcome(
+            "not found, and neither is its stream (are account and endpoint those of the ARN?)",
+            is_problem=True,
+        )
+    return _Outcome("was gone already")
