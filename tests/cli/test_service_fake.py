@@ -11,7 +11,6 @@ from cli_support import ACCOUNT, OTHER_ACCOUNT, OTHER_REGION, REGION, Service
 from kinesis_transport import forget_process_state
 
 from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
 from sluice.cli.options import read_connection
 
 Clients = Callable[[str], Any]
@@ -32,8 +31,9 @@ def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
     else:
         moto = pytest.importorskip("moto")
         with moto.mock_aws():
-            keys = {"access_key_id": "AKIDEXAMPLE", "secret_access_key": "hush"}
-            made = {name: client_for(ConnectionConfig(region=name, **keys), "kinesis") for name in regions}
+            keys = {"awsAccessKeyId": "AKIDEXAMPLE", "awsSecretAccessKey": "hush"}
+            connections = {name: read_connection({**keys, "region": name}) for name in regions}
+            made = {name: client_for(connections[name], "kinesis") for name in regions}
             for client in made.values():
                 client.create_stream(StreamName="orders", ShardCount=1)
                 arn = summary(client, StreamName="orders")["StreamARN"]
