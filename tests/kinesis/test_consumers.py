@@ -24,6 +24,7 @@ from sluice.retry import Retrier
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 ARN = f"{STREAM_ARN}/consumer/me:1700000000"
 NEWER = f"{STREAM_ARN}/consumer/me:1700000009"
+NOBODY = f"{STREAM_ARN}/consumer/me:1"
 DESCRIBE, REGISTER = "DescribeStreamConsumer", "RegisterStreamConsumer"
 DEREGISTER, LIST = "DeregisterStreamConsumer", "ListStreamConsumers"
 
@@ -90,6 +91,7 @@ class Service:
     def __init__(self, answers: Mapping[str, list[Script]], config: SourceConfig | None = None) -> None:
         self.left = {SUMMARY: [stream_is("ACTIVE")]} | {name: list(each) for name, each in answers.items()}
         self.slept: list[float] = []
+        self.forbidden: frozenset[str] = frozenset()
         self.config = config or config_of()
         self.transport = Transport(self._next)
         self.transport.install(client_for(self.config.connection, "kinesis"))
@@ -97,14 +99,18 @@ class Service:
         retrier = Retrier(sleep=self.slept.append, jitter=lambda: 1.0)
         self.registrar = ConsumerRegistrar(self.config, retrier=retrier)
 
-    def _next(self, operation: str, _params: dict[str, Any]) -> Answer:
+    def _next(self, operation: str, params: dict[str, Any]) -> Answer:
+        if params.get("ConsumerARN") == NOBODY:
+            return DENIED if operation in self.forbidden else GONE
         left = self.left[operation]
         found = left.pop(0) if len(left) > 1 else left[0]
         return answer(found) if isinstance(found, Mapping) else found
 
     @property
     def operations(self) -> list[str]:
-        return [operation for operation, _ in self.transport.calls]
+        """Without those about a consumer that cannot be there."""
+        calls = self.transport.calls
+        return [operation for operation, params in calls if params.get("ConsumerARN") != NOBODY]
 
     def count(self, operation: str) -> int:
         return self.operations.count(operation)
@@ -193,7 +199,7 @@ def test_calls_name_the_stream_by_its_arn() -> None:
     service = Service(answers, config_of(streamName="orders"))
     service.registrar.ensure("orders")
     service.registrar.ensure("orders")
-    assert service.transport.calls == [
+    assert [call for call in service.transport.calls if call[1].get("ConsumerARN") != NOBODY] == [
         ("DescribeStreamSummary", {"StreamName": "orders"}),
         (DESCRIBE, BY_NAME),
         (REGISTER, BY_NAME),
@@ -615,5 +621,31 @@ def test_a_load_that_fails_leaves_no_consumer_behind(
     with pytest.raises(ServiceError, match=message):
         register_at_load(service.config)
     assert [
-        params for operation, params in service.transport.calls if operation == DEREGISTER
+        params
+        for operation, params in service.transport.calls
+        if operation == DEREGISTER and params["ConsumerARN"] != NOBODY
     ] == deregistered
+
+
+# --- permissions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", [DESCRIBE, "SubscribeToShard", DEREGISTER])
+def test_nothing_is_registered_before_all_permissions_are_there(operation: str) -> None:
+    """A consumer that nobody may use is paid for all the same."""
+    service = Service({DESCRIBE: [GONE], REGISTER: [is_new()]})
+    service.forbidden = frozenset({operation})
+
+    error = service.failure()
+
+    assert str(error).startswith(f"{operation} of orders/consumer/me:*")
+    assert not error.retryable
+    assert service.operations == [DESCRIBE]
+
+
+def test_who_leaves_consumers_need_not_be_allowed_to_deregister_them() -> None:
+    config = config_of(consumerDeregistration="never")
+    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}, config)
+    service.forbidden = frozenset({DEREGISTER})
+
+    assert service.registrar.ensure("orders").registered

@@ -12,7 +12,9 @@ from sluice.errors import ServiceError
 from sluice.instants import micros_from_datetime
 
 __all__ = [
+    "DEREGISTER",
     "DESCRIBE",
+    "NOT_CREATED",
     "ConsumerDescription",
     "deregister_consumer",
     "list_consumers",
@@ -21,8 +23,10 @@ __all__ = [
 ]
 
 DESCRIBE: Final = "DescribeStreamConsumer"
-_DEREGISTER: Final = "DeregisterStreamConsumer"
+DEREGISTER: Final = "DeregisterStreamConsumer"
 _LIST: Final = "ListStreamConsumers"
+NOT_CREATED: Final = 1
+"""The creation time, in an ARN, of a consumer that cannot be there: a second of 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def deregister_consumer(calls: Calls, arn: str) -> None:
             return is_going() or None
         return error.missing or None
 
-    calls.call(_DEREGISTER, target, {"ConsumerARN": arn}, lambda _answer: True, recover=recover)
+    calls.call(DEREGISTER, target, {"ConsumerARN": arn}, lambda _answer: True, recover=recover)
 
 
 def list_consumers(calls: Calls, stream_arn: str) -> Sequence[ConsumerDescription]:

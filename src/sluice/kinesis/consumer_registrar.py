@@ -19,7 +19,9 @@ from sluice.aws.arns import ConsumerArn, consumer_path
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.kinesis.client import kinesis_calls
 from sluice.kinesis.consumer_calls import (
+    DEREGISTER,
     DESCRIBE,
+    NOT_CREATED,
     ConsumerDescription,
     deregister_consumer,
     list_consumers,
@@ -33,6 +35,7 @@ from sluice.retry import Retrier
 __all__ = ["Consumer", "ConsumerRegistrar"]
 
 _REGISTER: Final = "RegisterStreamConsumer"
+_SUBSCRIBE: Final = "SubscribeToShard"
 _DESCRIBE_STREAM: Final = "DescribeStreamSummary"
 # https://docs.aws.amazon.com/kinesis/latest/APIReference/API_RegisterStreamConsumer.html
 _LIMITS: Final = (
@@ -179,6 +182,7 @@ class ConsumerRegistrar:
             consumer = ConsumerDescription.parse(answer["Consumer"])
             return Consumer(consumer.name, consumer.arn, registered=True)
 
+        self._check_permissions(wanted)
         try:
             with self._registering():
                 consumer = self._calls.call(_REGISTER, wanted.path, wanted.request, read, recover=recover)
@@ -194,6 +198,29 @@ class ConsumerRegistrar:
                 _log.warning("%s: somebody else deregisters it; waiting until it is gone", wanted.path)
                 return None
         return consumer
+
+    def _check_permissions(self, wanted: _ConsumerName) -> None:
+        """Makes the calls that follow a registration, with the ARN of a consumer that cannot be there.
+
+        IAM decides before the service looks for it. So a caller who may register and nothing else is told
+        before there is a consumer, which would be paid for.
+
+        Raises:
+            ServiceError: the caller may not make one of them.
+        """
+        arn = {"ConsumerARN": f"{wanted.stream_arn}/consumer/{wanted.name}:{NOT_CREATED}"}
+        shard = {"ShardId": "shardId-000000000000", "StartingPosition": {"Type": "LATEST"}}
+        requests: dict[str, dict[str, Any]] = {DESCRIBE: arn, _SUBSCRIBE: {**arn, **shard}}
+        if self._fan_out.deregister:
+            requests[DEREGISTER] = arn
+        for operation, request in requests.items():
+            self._calls.call(
+                operation,
+                f"{wanted.path}:*",
+                request,
+                lambda _answer: True,
+                recover=lambda error: None if error.code == "AccessDeniedException" else True,
+            )
 
     def _find_own(self, wanted: _ConsumerName) -> Consumer | None:
         """The consumer that a call of ours has registered whose answer did not come; None if there is none.

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sluice.aws.arns import consumer_path
 from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity
+from sluice.kinesis.consumer_calls import NOT_CREATED
 from sluice.kinesis.fanout_options import FanOutConfig
 from sluice.kinesis.options import SourceConfig
 from sluice.kinesis.streams import StreamRef
@@ -112,8 +113,8 @@ def _check_consumer(
         target,
         request,
         action="kinesis:DescribeStreamConsumer",
-        read=lambda answer: str(answer["ConsumerDescription"]["ConsumerStatus"]),
-        show=lambda status: f"the consumer is {status}",
+        read=lambda answer: dict(answer["ConsumerDescription"]),
+        show=lambda consumer: f"the consumer is {consumer['ConsumerStatus']}",
         fine={} if given else {"ResourceNotFoundException": "allowed; the query will register the consumer"},
     )
     consumers = findings.attempt(
@@ -136,10 +137,21 @@ def _check_consumer(
         identity.may(
             "kinesis:RegisterStreamConsumer", arn, why="it would register a consumer, which is billed"
         )
-        if fan_out.deregister:
-            consumer = f"{arn}/consumer/{name}:*"
-            identity.may("kinesis:DeregisterStreamConsumer", consumer, why="it would end the consumer")
-    consumer = given or f"{arn}/consumer/{name}:*"
+    found = given or (status or {}).get("ConsumerARN")
+    if found is None:
+        # The query describes the consumer that it has registered by its ARN, which IAM decides on its own.
+        findings.attempt(
+            "kinesis",
+            "DescribeStreamConsumer",
+            f"{target}:*",
+            {"ConsumerARN": f"{arn}/consumer/{name}:{NOT_CREATED}"},
+            action="kinesis:DescribeStreamConsumer",
+            read=lambda _answer: None,
+            fine={"ResourceNotFoundException": "allowed"},
+        )
+        found = f"{arn}/consumer/{name}:*"
+    if not given and fan_out.deregister:
+        identity.may("kinesis:DeregisterStreamConsumer", found, why="it would end the consumer")
     identity.may(
-        "kinesis:SubscribeToShard", consumer, why="it would take over the subscription of a query that runs"
+        "kinesis:SubscribeToShard", found, why="it would take over the subscription of a query that runs"
     )
