@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_support import ACCOUNT, RECORDINGS, Outcome, Service, option_arguments, sluice
@@ -39,9 +41,15 @@ def checkpoint(tmp_path: Path) -> Path:
     return Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "orders"))
 
 
+def logged(checkpoint: Path) -> Any:
+    """The offset of the first batch."""
+    return json.loads((checkpoint / "offsets" / "0").read_text().splitlines()[2])
+
+
 def test_a_query_that_was_stopped_for_too_long_is_reset(checkpoint: Path) -> None:
     """To a time; the first command changes nothing, the last shows the new place."""
-    Service().create("recorded-polling", 2)
+    created = logged(checkpoint)["created"]["recorded-polling"]
+    Service().create("recorded-polling", 2, created=created)
     show, plan, execute, top = commands("A query was stopped for too long")
     here = {"checkpoints_orders": str(checkpoint)}
     before = {path.name: path.read_text() for path in (checkpoint / "offsets").iterdir()}

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_support import ACCOUNT, OtherServices, Service, option_arguments, sluice
+from cli_support import (
+    ACCOUNT,
+    OTHER_ACCOUNT,
+    OTHER_REGION,
+    REGION,
+    OtherServices,
+    Service,
+    option_arguments,
+    sluice,
+)
 from kinesis_transport import forget_process_state
 
 from sluice.kinesis.options import source_config_from_options
@@ -195,16 +204,79 @@ def test_shards_are_those_that_the_stream_has(tmp_path: Path) -> None:
     )
     service.clock.advance(60)
     child, young = sorted(set(service.shards("clicks")) - {parent, other})
-    file = scan(tmp_path, lease(child, NUMBER), lease("shardId-000000000099", "SHARD_END"))
+    number = service.put("clicks")[child]
+    file = scan(tmp_path, lease(child, number), lease("shardId-000000000099", "SHARD_END"))
 
     done = sluice("offsets", "import", "kcl", file, "--stream", "clicks", "--json", *option_arguments()).value
 
     assert done["startingPosition"] == {
         parent: {"SHARD_END": True},
-        child: {"AFTER_SEQUENCE_NUMBER": NUMBER, "SUB_SEQUENCE_NUMBER": 0},
+        child: {"AFTER_SEQUENCE_NUMBER": number, "SUB_SEQUENCE_NUMBER": 0},
     }
     assert "clicks/shardId-000000000099: has expired, left out" in done["notes"]
     assert young not in done["startingPosition"]
+
+
+def identified(service: Service, shard: str, number: str, epoch: int | None = None) -> dict[str, Any]:
+    """A lease of an application with several streams, which names account and time of creation."""
+    created = service.model.call("DescribeStreamSummary", {"StreamName": "clicks"})[
+        "StreamDescriptionSummary"
+    ]["StreamCreationTimestamp"]
+    identifier = f"{service.account}:clicks:{int(created) if epoch is None else epoch}"
+    return lease(f"{identifier}:{shard}", number, streamName={"S": identifier}, shardId={"S": shard})
+
+
+@pytest.mark.parametrize("place", ["region", "account"])
+def test_a_namesake_elsewhere_is_not_asked_for_its_shards(tmp_path: Path, place: str) -> None:
+    """All places would have expired, or be in other shards of the same ids."""
+    service = Service()
+    (shard,) = service.create("clicks")
+    number = service.put("clicks")[shard]
+    service.clock.advance(3600)
+    elsewhere = service.elsewhere(*([OTHER_REGION] if place == "region" else [REGION, OTHER_ACCOUNT]))
+    elsewhere.create("clicks", 2)
+    elsewhere.put("clicks")
+    output = tmp_path / "position.json"
+
+    for items in ([lease(shard, number)], [lease(SHARDS[5], number)], [identified(service, shard, number)]):
+        done = sluice(
+            *("offsets", "import", "kcl", scan(tmp_path, *items), "--stream", "clicks", "--output", output),
+            *option_arguments(**elsewhere.options),
+        )
+        assert done.code == 1
+        assert f"{elsewhere.arn('clicks')} is not the stream that the consumer has read" in done.errors
+        assert "--stream ARN" in done.errors
+        assert not output.exists()
+    arn = service.arn("clicks")
+    single = scan(tmp_path, lease(shard, number))
+    anywhere = [each for each in option_arguments() if "region" not in each]
+    found = sluice("offsets", "import", "kcl", single, "--stream", arn, "--json", *anywhere).value
+    assert (list(found["startingPosition"]), found["arns"]) == ([shard], {"clicks": arn})
+    wrong = sluice("offsets", "import", "kcl", single, "--stream", elsewhere.arn("clicks"), *anywhere)
+    assert wrong.code == 1
+
+
+def test_leases_name_the_account_and_the_time_of_creation(tmp_path: Path) -> None:
+    """Of two accounts the ARN chooses one. An application may have written any time: the ARN overrules it."""
+    service = Service()
+    (shard,) = service.create("clicks")
+    number = service.put("clicks")[shard]
+    other = service.elsewhere(account=OTHER_ACCOUNT)
+    other.create("clicks")
+    both = [identified(service, shard, number), identified(other, shard, "7")]
+
+    def run(*items: dict[str, Any], stream: str) -> Any:
+        file = scan(tmp_path, *items)
+        return sluice("offsets", "import", "kcl", file, "--stream", stream, "--json", *option_arguments())
+
+    assert "choose one by --stream ARN" in run(*both, stream="clicks").errors
+    chosen = run(*both, stream=service.arn("clicks"))
+    assert chosen.value["startingPosition"][shard]["AFTER_SEQUENCE_NUMBER"] == number
+    at_some_time = identified(service, shard, number, epoch=1)
+    assert "clicks:1, and it was created" in run(at_some_time, stream="clicks").errors
+    assert run(at_some_time, stream=service.arn("clicks")).code == 0
+    assert run(identified(other, shard, number), stream="clicks").code == 1
+    assert "there is no lease" in run(identified(other, shard, number), stream=service.arn("clicks")).errors
 
 
 def test_the_position_goes_into_a_file(tmp_path: Path) -> None:

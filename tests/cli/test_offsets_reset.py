@@ -9,9 +9,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
-from cli_support import RECORDINGS, Service, option_arguments, sluice
+from cli_support import (
+    ACCOUNT,
+    OTHER_ACCOUNT,
+    OTHER_REGION,
+    RECORDINGS,
+    REGION,
+    Service,
+    option_arguments,
+    sluice,
+)
 from kinesis_transport import forget_process_state
 
 from sluice.cli.storage import Storage, StorageError
@@ -86,8 +96,13 @@ class Query:
             if not (name := path.relative_to(self.checkpoint).as_posix()).startswith("_sluice_backup")
         }
 
-    def reset(self, *arguments: object) -> Any:
-        return sluice("offsets", "reset", self.checkpoint, *arguments, *option_arguments())
+    def reset(self, *arguments: object, **options: str) -> Any:
+        return sluice("offsets", "reset", self.checkpoint, *arguments, *option_arguments(**options))
+
+    def reset_anywhere(self, *arguments: object) -> Any:
+        """Without a region in the options."""
+        anywhere = [each for each in option_arguments() if "region" not in each]
+        return sluice("offsets", "reset", self.checkpoint, *arguments, *anywhere)
 
 
 @pytest.fixture
@@ -184,9 +199,11 @@ def test_shards_that_opened_since_and_ones_that_are_gone(query: Query) -> None:
     query.age(HOUR)
     instant = ago(HOUR)
 
-    query.reset("--to-timestamp", instant, "--execute")
+    done = query.reset("--to-timestamp", instant, "--execute", "--json")
 
     at = {"at": instant}
+    dropped = [(each["shard"], each["meaning"]) for each in done.value["shards"] if each["to"] is None]
+    assert dropped == [("shardId-gone", "dropped: the shard is gone")]
     assert query.positions(1) == {query.shards[0]: at, query.shards[1]: at, "shardId-done": {"closed": True}}
     assert query.offset(1)["listed"] > 1_700_000_000_000
 
@@ -232,14 +249,158 @@ def test_kinesis_is_not_asked_for_the_shards_of_something_else(query: Query, sha
     assert query.positions(1) == {shard: {"at": "TRIM_HORIZON"}}
 
 
-def test_a_stream_that_was_made_anew(query: Query) -> None:
-    """A reset of all shards takes the new stream; one of some would mix the two, and is refused."""
-    query.log(1, query.last, created={STREAM: 5000})
+# --- a stream of the same name -------------------------------------------------------------------------
+
+
+def other_place(query: Query, place: str) -> Service:
+    if place == "region":
+        return query.service.elsewhere(OTHER_REGION)
+    return query.service.elsewhere(account=OTHER_ACCOUNT)
+
+
+@pytest.mark.parametrize("place", ["region", "account"])
+@pytest.mark.parametrize("age", ["older", "younger"])
+@pytest.mark.parametrize("knows_arn", [True, False])
+def test_a_namesake_elsewhere_is_not_the_stream_made_anew(
+    query: Query, place: str, age: str, *, knows_arn: bool
+) -> None:
+    """It is refused, also with --force, whichever of the two is older; the error names both and a way out."""
+    consumers = {STREAM: f"{query.service.arn(STREAM)}/consumer/q:1"} if knows_arn else {}
+    query.log(1, query.last, consumers=consumers)
+    query.age(HOUR)
+    elsewhere = other_place(query, place)
+    elsewhere.create(STREAM, 3, created=1_600_000_000_000 if age == "older" else None)
+    before = query.files()
+
+    for arguments in (
+        ["--to-latest"],
+        ["--to-latest", "--execute"],
+        ["--to-trim-horizon", "--execute", "--force"],
+        ["--to-latest", "--shard", query.shards[0], "--execute", "--force"],
+        ["--to-position", json.dumps({query.shards[0]: {"TRIM_HORIZON": True}}), "--execute"],
+    ):
+        done = query.reset(*arguments, **elsewhere.options)
+        assert done.code == (2 if knows_arn and place == "region" else 1), done.out
+        assert "region" in done.errors
+        assert f"arn:aws:kinesis:{query.service.region}:{ACCOUNT}:stream/orders" in done.errors or (
+            not knows_arn and elsewhere.arn(STREAM) in done.errors and "--stream" in done.errors
+        )
+    shown = sluice("offsets", "show", query.checkpoint, "--live", *option_arguments(**elsewhere.options))
+    assert shown.code == done.code
+    assert query.files() == before
+    assert query.reset("--to-latest", "--execute").code == 0
+
+
+def test_the_region_of_the_consumer_that_the_query_registered_is_used(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the SDK's own chain has another one, with a namesake."""
+    query.service.elsewhere(OTHER_REGION).create(STREAM, 2)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", OTHER_REGION)
+    query.log(1, query.last, consumers={STREAM: f"{query.service.arn(STREAM)}/consumer/q:1"})
     query.age(HOUR)
 
-    assert "created again" in query.reset("--to-latest", "--shard", query.shards[0]).errors
-    assert query.reset("--to-trim-horizon", "--execute").code == 0
+    assert query.reset_anywhere("--to-trim-horizon", "--execute").code == 0
+    assert query.positions(1) == query.everywhere({"at": "TRIM_HORIZON"})
+
+
+@pytest.mark.parametrize("how", ["stream", "shard", "position"])
+def test_a_stream_is_named_by_its_arn(query: Query, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Whose region is used; a region that contradicts is wrong use, and so is another stream's ARN."""
+    query.service.elsewhere(OTHER_REGION).create(STREAM, 2)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", OTHER_REGION)
+    first, _ = query.shards
+    arn = query.service.arn(STREAM)
+    arguments = {
+        "stream": ["--to-trim-horizon", "--stream", arn],
+        "shard": ["--to-trim-horizon", "--shard", f"{arn}/{first}"],
+        "position": ["--to-position", json.dumps({arn: {first: {"TRIM_HORIZON": True}}})],
+    }[how]
+    wrong = [each.replace("stream/orders", "stream/clicks") for each in arguments]
+
+    refused, unknown = query.reset(*arguments, region=OTHER_REGION), query.reset_anywhere(*wrong)
+    done = query.reset_anywhere(*arguments, "--execute")
+
+    assert (refused.code, unknown.code, done.code) == (2, 2, 0), done.errors
+    assert f"is in {REGION}" in refused.errors
+    assert "the streams are orders" in unknown.errors
+    assert query.positions(1)[first] == {"at": "TRIM_HORIZON"}
+
+
+def test_what_is_no_arn_names_no_stream(query: Query) -> None:
+    other = query.service.arn(STREAM).replace(ACCOUNT, OTHER_ACCOUNT)
+    query.log(1, query.last, consumers={STREAM: f"{query.service.arn(STREAM)}/consumer/q:1"})
+
+    assert "give the ARN" in query.reset("--to-latest", "--stream", STREAM).errors
+    two = query.reset("--to-latest", "--stream", other, "--stream", query.service.arn(STREAM))
+    assert (two.code, "two streams of one name" in two.errors) == (2, True)
+    contradicts = query.reset("--to-latest", "--stream", other, "--execute")
+    assert contradicts.code == 1
+    assert f"the checkpoint is of {query.service.arn(STREAM)}" in contradicts.errors
+
+
+def test_a_stream_that_is_not_there_may_be_elsewhere(query: Query) -> None:
+    elsewhere = query.service.elsewhere(OTHER_REGION)
+
+    done = query.reset("--to-latest", **elsewhere.options)
+
+    assert done.code == 1
+    assert "Name the right stream with --stream ARN" in done.errors
+
+
+@pytest.mark.parametrize("knows_arn", [True, False])
+def test_a_stream_that_was_made_anew(query: Query, *, knows_arn: bool) -> None:
+    """What is dropped is listed in full, and needs --force; if the checkpoint has no ARN, also --stream."""
+    gone = {
+        query.shards[0]: {"after": "5", "arrival": 1_600_000_000_000},
+        "shardId-000000000007": {"after": "6", "arrival": 1_600_000_000_000},
+        "shardId-000000000003": {"closed": True},
+    }
+    consumer = f"{query.service.arn(STREAM)}/consumer/q:1600000000"
+    consumers = {STREAM: consumer} if knows_arn else {}
+    query.log(1, {}, streams={STREAM: gone}, created={STREAM: 5000}, consumers=consumers)
+    query.age(HOUR)
+    before = query.files()
+    named = [] if knows_arn else ["--stream", query.service.arn(STREAM)]
+
+    unnamed = query.reset("--to-trim-horizon", "--execute", "--force") if not knows_arn else None
+    part = query.reset("--to-latest", "--shard", query.shards[0], *named)
+    shown = sluice("offsets", "show", query.checkpoint, "--live", *named, *option_arguments())
+    planned = query.reset("--to-trim-horizon", *named, "--json")
+    listed = query.reset("--to-trim-horizon", *named).out
+    refused = query.reset("--to-trim-horizon", *named, "--execute")
+
+    assert unnamed is None or (unnamed.code, "say so with --stream arn:" in unnamed.errors) == (1, True)
+    assert (part.code, "created again since: reset all shards" in part.errors) == (1, True)
+    assert (shown.code, "created again" in shown.errors) == (1, True)
+    assert planned.code == 0
+    assert {each["shard"]: (each["to"], each["meaning"]) for each in planned.value["shards"]} == {
+        query.shards[0]: (ANY, "starts in the new stream: that of the old position was deleted"),
+        query.shards[1]: (ANY, "was not read yet"),
+        "shardId-000000000003": (None, "dropped: its stream was deleted"),
+        "shardId-000000000007": (None, "dropped: its stream was deleted"),
+    }
+    assert all(each in listed for each in ("shardId-000000000007", query.service.arn(STREAM), "1970-01-01"))
+    assert not knows_arn or consumer in listed
+    assert (refused.code, "positions are dropped. --force does it" in refused.out) == (1, True)
+    assert query.files() == before
+
+    assert query.reset("--to-trim-horizon", *named, "--execute", "--force").code == 0
     assert query.offset(1)["created"][STREAM] == int(query.created * 1000)
+    assert query.positions(1) == query.everywhere({"at": "TRIM_HORIZON"})
+    assert "consumers" not in query.offset(1)
+
+
+def test_a_checkpoint_without_the_time_of_creation(query: Query) -> None:
+    """A stream that was created after the query has read its own is another one."""
+    query.log(1, query.last, created={})
+    query.age(HOUR)
+    assert query.reset("--to-latest", "--stream", query.service.arn(STREAM), "--execute").code == 1
+
+    positions = {shard: {"after": number} for shard, number in query.last.items()}
+    query.log(1, {}, streams={STREAM: positions}, created={})
+    query.age(HOUR)
+    assert query.reset("--to-latest", "--execute").code == 0
 
 
 # --- a batch that was not committed --------------------------------------------------------------------

@@ -11,9 +11,8 @@ import pytest
 from cli_support import RECORDINGS, Outcome, Service, option_arguments, sluice
 from kinesis_transport import forget_process_state
 
-from sluice.cli import offsets_show
+from sluice.cli import offsets_show, same_stream
 from sluice.cli.service import kinesis_calls
-from sluice.kinesis.client import KinesisLog
 from sluice.retry import Retrier
 
 RECORDED = sorted(path.name for path in RECORDINGS.iterdir())
@@ -173,11 +172,7 @@ def test_a_shard_whose_reads_are_used_up_is_asked_again(
     monkeypatch.setattr(offsets_show, "_THROTTLED_PAUSE", 0.0)
     retrier = Retrier(sleep=lambda _: None)
     monkeypatch.setattr(
-        offsets_show,
-        "kinesis_log",
-        lambda connection, streams: KinesisLog(
-            kinesis_calls(connection, retrier=retrier), dict.fromkeys(streams)
-        ),
+        same_stream, "kinesis_calls", lambda connection: kinesis_calls(connection, retrier=retrier)
     )
 
     shown = sluice("offsets", "show", tmp_path, "--live", "--json", *option_arguments())

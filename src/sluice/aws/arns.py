@@ -28,7 +28,9 @@ CONSUMER_ARN_FORM: Final = (
 )
 
 _NAME: Final = r"[A-Za-z0-9_.-]{1,128}"
-_STREAM: Final = rf"arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):\d{{12}}:stream/(?P<stream>{_NAME})"
+_STREAM: Final = (
+    rf"arn:aws[a-z-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>\d{{12}}):stream/(?P<stream>{_NAME})"
+)
 _NAME_PATTERN: Final = re.compile(_NAME)
 _STREAM_PATTERN: Final = re.compile(_STREAM)
 _CONSUMER_PATTERN: Final = re.compile(rf"(?P<stream_arn>{_STREAM})/consumer/(?P<consumer>{_NAME}):\d+")
@@ -48,6 +50,7 @@ class StreamArn:
 
     text: str
     region: str
+    account: str
     stream: str
 
     @classmethod
@@ -56,7 +59,7 @@ class StreamArn:
         match = _STREAM_PATTERN.fullmatch(text.strip())
         if match is None:
             raise ValueError(text)
-        return cls(match[0], match["region"], match["stream"])
+        return cls(match[0], match["region"], match["account"], match["stream"])
 
 
 @dataclass(frozen=True, slots=True)

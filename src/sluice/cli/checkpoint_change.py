@@ -35,18 +35,25 @@ _FIRST_COMMIT: Final = b'v1\n{"nextBatchWatermarkMs":0}'
 
 @dataclass(frozen=True)
 class ShardChange:
-    """One shard's position before and after; `old` is None where it had none."""
+    """One shard's position before and after.
+
+    Attributes:
+        old: None if it had none.
+        new: None if it is dropped.
+        is_recreated: `old` is of another stream, which was deleted.
+    """
 
     split: SplitId
     old: Position | None
-    new: Position
+    new: Position | None
+    is_recreated: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
             "stream": self.split.stream,
             "shard": self.split.shard,
             "from": None if self.old is None else position_json(self.old),
-            "to": position_json(self.new),
+            "to": None if self.new is None else position_json(self.new),
             "meaning": self.meaning,
         }
 
@@ -54,30 +61,38 @@ class ShardChange:
     def row(self) -> tuple[object, ...]:
         """The same, for people."""
         old = "none" if self.old is None else describe(self.old)
-        return self.split, old, describe(self.new), self.meaning
+        return self.split, old, "none" if self.new is None else describe(self.new), self.meaning
 
     @property
     def meaning(self) -> str:
         """What happens to the rows in between."""
-        match self.old, self.new:
-            case _, Closed():
-                text = "skips all that is unread"
-            case None, _:
-                text = "was not read yet"
-            case old, new if old == new:
-                text = "stays"
-            case Closed(), _:
-                text = "reads again what it still holds from there on"
-            case _, AtHorizon():
-                text = "reads again all that the stream still holds"
-            case AtHorizon(), AtTime(instant=instant):
-                text = f"skips what arrived before {iso_instant(instant)}"
-            case After() as old, After() as new:
-                is_later = (new.sequence, new.sub or 0) > (old.sequence, old.sub or 0)
-                text = "skips the records between" if is_later else "reads the records between again"
-            case old, new:
-                text = _by_time(_time(old), _time(new))
-        return text
+        if self.new is None:
+            return "dropped: its stream was deleted" if self.is_recreated else "dropped: the shard is gone"
+        if self.is_recreated and self.old is not None:
+            return "starts in the new stream: that of the old position was deleted"
+        return _meaning(self.old, self.new)
+
+
+def _meaning(old: Position | None, new: Position) -> str:
+    match old, new:
+        case _, Closed():
+            text = "skips all that is unread"
+        case None, _:
+            text = "was not read yet"
+        case _ if old == new:
+            text = "stays"
+        case Closed(), _:
+            text = "reads again what it still holds from there on"
+        case _, AtHorizon():
+            text = "reads again all that the stream still holds"
+        case AtHorizon(), AtTime(instant=instant):
+            text = f"skips what arrived before {iso_instant(instant)}"
+        case After() as old, After() as new:
+            is_later = (new.sequence, new.sub or 0) > (old.sequence, old.sub or 0)
+            text = "skips the records between" if is_later else "reads the records between again"
+        case _:
+            text = _by_time(_time(old), _time(new))
+    return text
 
 
 def _by_time(old: int | None, new: int | None) -> str:
@@ -106,11 +121,13 @@ class Change:
             of them loses no row.
         value: describes the change, for programs.
         lines: the same for people.
+        drops_streams: all positions of a stream are dropped, as it was created again.
     """
 
     writes: Sequence[tuple[str, bytes | None]]
     value: Mapping[str, Any]
     lines: Sequence[str]
+    drops_streams: bool = False
 
 
 def checked_batch(checkpoint: Checkpoint) -> int:
@@ -146,6 +163,7 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
     *,
     source: int,
     is_given_up: bool,
+    recreated: Sequence[str] = (),
 ) -> Change:
     """The change that lets the batch after `batch` start elsewhere.
 
@@ -155,6 +173,7 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
         changes: what is reset.
         source: the index of the source that is reset.
         is_given_up: the batch was not committed, and gets a commit entry.
+        recreated: a sentence for each stream that was created again, whose positions are dropped.
     """
     written = end
     for index, text in enumerate(texts):
@@ -163,7 +182,7 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
     if is_given_up:
         writes.insert(0, (f"offsets/{batch}", _emptied(checkpoint, batch, end)))
         writes.insert(1, (f"commits/{batch}", _commit_entry(checkpoint, batch)))
-    notes = _notes(checkpoint, end, is_given_up=is_given_up, batch=batch)
+    notes = [*recreated, *_notes(checkpoint, end, is_given_up=is_given_up, batch=batch)]
     value = {
         "source": source,
         "lastBatch": batch,
@@ -179,7 +198,7 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
         *([table(("SHARD", "FROM", "TO", "MEANS"), (each.row for each in changes)), ""] if changes else []),
         *(f"- {note}" for note in notes),
     ]
-    return Change(writes, value, lines)
+    return Change(writes, value, lines, drops_streams=bool(recreated))
 
 
 def _emptied(checkpoint: Checkpoint, batch: int, end: LoggedBatch) -> bytes:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.shard_table import ShardTable
@@ -30,7 +31,8 @@ from sluice.cli.checkpoint_change import (
 from sluice.cli.options import add_connection, connection_of
 from sluice.cli.report import Report, UsageError
 from sluice.cli.running import quiet_enough
-from sluice.cli.service import foreign_shard, kinesis_log
+from sluice.cli.same_stream import NamedStreams, SameStreams, compare_streams
+from sluice.cli.service import foreign_shard
 from sluice.cli.storage import open_storage
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
@@ -46,6 +48,8 @@ from sluice.source.offsets import VERSIONS, AtHorizon, AtTime, Closed, Offsets, 
 from sluice.source.splits import Split, SplitId
 
 HELP = "make a stopped query go on from another place; shows what it would do unless --execute is given"
+
+_DROPS: Final = "positions of a stream that was deleted and created again are dropped"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -77,10 +81,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="reset this shard alone; may be given again",
     )
     parser.add_argument(
+        "--stream",
+        action="append",
+        default=[],
+        metavar="ARN",
+        help="the ARN of a stream of the checkpoint, as of another account; its region is used. Needed for "
+        "a stream that was created again, if the checkpoint does not hold its ARN; may be given again",
+    )
+    parser.add_argument(
         "--source", type=int, help="which source of the query, counted from 0, if it has several"
     )
     parser.add_argument("--execute", action="store_true", help="do it")
-    parser.add_argument("--force", action="store_true", help="even if the query may be running")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="even if the query may be running, or positions of a stream that was deleted are dropped",
+    )
     parser.add_argument(
         "--offline",
         action="store_true",
@@ -106,10 +122,13 @@ def run(arguments: argparse.Namespace) -> Report:
             {**value, "executed": False, "backup": None},
             f"{text}\n\nNothing was changed. Give --execute to do it.",
         )
-    if not quiet.is_quiet and not arguments.force:
+    reasons = {} if quiet.is_quiet else {quiet.text: "Stop the query, or be sure that it is stopped."}
+    if change.drops_streams:
+        reasons[_DROPS] = "See above which stream it is, and which positions are dropped."
+    if reasons and not arguments.force:
         return Report(
-            {**value, "executed": False, "backup": None, "refused": quiet.text},
-            f"{text}\n\nRefused. Stop the query; give --force if you are sure that it is stopped.",
+            {**value, "executed": False, "backup": None, "refused": "; ".join(reasons)},
+            f"{text}\n\nRefused. {' '.join(reasons.values())} --force does it.",
             has_problem=True,
         )
     backup = write(checkpoint, change)
@@ -133,20 +152,33 @@ class _Listing:
     Attributes:
         at: when they were listed (microseconds).
         shards: by id.
-        created: when each stream was created.
+        streams: compared with those of the checkpoint.
     """
 
     at: int
     shards: Mapping[SplitId, Split]
-    created: Mapping[str, int]
+    streams: SameStreams
 
     @classmethod
-    def of(cls, connection: ConnectionConfig, streams: Iterable[str]) -> _Listing:
-        log = kinesis_log(connection, streams)
-        created = {stream: log.describe(stream).created for stream in sorted(streams)}
-        at = log.server_time()
-        shards = {split.id: split for stream in created for split in log.list_splits(stream)}
-        return cls(at, shards, created)
+    def of(cls, streams: SameStreams) -> _Listing:
+        at = streams.log.server_time()
+        shards = {split.id: split for name in streams.live for split in streams.log.list_splits(name)}
+        return cls(at, shards, streams)
+
+    @property
+    def created(self) -> dict[str, int]:
+        """By stream, when it was created."""
+        return {name: live.created for name, live in self.streams.live.items()}
+
+    def recreated_notes(self, base: Offsets) -> list[str]:
+        """A sentence for each stream that was created again."""
+        return [
+            f"Stream {name} was deleted and created again: the checkpoint is of the one that was created "
+            f"{iso_instant(base.created.get(name, 0))}, and {self.streams.live[name].arn} was created "
+            f"{iso_instant(self.created[name])}. All positions of the deleted stream are dropped"
+            + (f", and its consumer {base.consumers[name]}." if name in base.consumers else ".")
+            for name in sorted(self.streams.recreated)
+        ]
 
 
 def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: ConnectionConfig) -> Change:
@@ -167,15 +199,37 @@ def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: Con
             f"source {index} does not read Kinesis, which cannot be asked for shards such as {foreign}: give "
             "--offline"
         )
-    listing = None if arguments.offline else _Listing.of(connection, base.streams)
+    to = _Targets.of(arguments, base.streams)
+    listing = None
+    if not arguments.offline:
+        listing = _Listing.of(
+            compare_streams(connection, base, to.named, instead="--offline asks no service")
+        )
     now = time.time_ns() // 1000 if listing is None else listing.at
-    wanted = _wanted(arguments, base, listing, now)
-    moved = base.with_positions(_moved(base, wanted, listing, is_whole=_is_whole(arguments)))
-    if listing is not None and _is_whole(arguments):
-        moved = replace(moved, created={**base.created, **listing.created}, listed=listing.at)
-    changes = [ShardChange(split, base.positions.get(split), wanted[split]) for split in sorted(wanted)]
+    wanted = _wanted(arguments, to, base, listing, now)
+    moved = base.with_positions(_moved(base, wanted, listing, is_whole=to.is_whole))
+    recreated: Collection[str] = ()
+    if listing is not None and to.is_whole:
+        recreated = listing.streams.recreated
+        consumers = {name: arn for name, arn in base.consumers.items() if name not in recreated}
+        created = {**base.created, **listing.created}
+        moved = replace(moved, created=created, listed=listing.at, consumers=consumers)
     texts[index] = end.sources[index].text_of(moved)
-    return change_of(checkpoint, batch, end, texts, changes, source=index, is_given_up=is_given_up)
+    return change_of(
+        checkpoint,
+        batch,
+        end,
+        texts,
+        [
+            ShardChange(
+                split, base.positions.get(split), moved.positions.get(split), split.stream in recreated
+            )
+            for split in sorted(wanted.keys() | (base.positions.keys() - moved.positions.keys()))
+        ],
+        source=index,
+        is_given_up=is_given_up,
+        recreated=[] if listing is None else listing.recreated_notes(base),
+    )
 
 
 def _choose(wanted: int | None, sources: Sequence[Offsets | None]) -> tuple[int, Offsets]:
@@ -191,19 +245,42 @@ def _choose(wanted: int | None, sources: Sequence[Offsets | None]) -> tuple[int,
     return index, ours[index]
 
 
-def _is_whole(arguments: argparse.Namespace) -> bool:
-    """Whether all shards are reset, as if the query began there."""
-    return not arguments.shard and arguments.to_position is None
+@dataclass(frozen=True)
+class _Targets:
+    """What the command line names.
+
+    Attributes:
+        named: the streams, by ARN.
+        shards: those of ``--shard``.
+        table: that of ``--to-position``.
+    """
+
+    named: NamedStreams
+    shards: Collection[SplitId]
+    table: Mapping[SplitId, ShardStart] | None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, streams: Collection[str]) -> _Targets:
+        named = NamedStreams(arguments.stream)
+        shards = {_split(text, streams, named) for text in arguments.shard}
+        given: str | None = arguments.to_position
+        table = None if given is None else _table(given, streams, named)
+        named.check(streams)
+        return cls(named, shards, table)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all shards are reset, as if the query began there."""
+        return not self.shards and self.table is None
 
 
 def _wanted(
-    arguments: argparse.Namespace, base: Offsets, listing: _Listing | None, now: int
+    arguments: argparse.Namespace, to: _Targets, base: Offsets, listing: _Listing | None, now: int
 ) -> dict[SplitId, Position]:
     """The shards to reset, and their new positions."""
-    table = None if arguments.to_position is None else _table(arguments.to_position, base.streams)
-    chosen = {_split(text, base.streams) for text in arguments.shard}
     shards: Mapping[SplitId, Split] = {} if listing is None else listing.shards
     there = base.positions.keys() if listing is None else shards.keys()
+    table, chosen = to.table, {*to.shards}
     named = chosen | (set() if table is None else table.keys())
     if unknown := sorted(named - there):
         shown = ", ".join(str(split) for split in sorted(there))
@@ -244,7 +321,7 @@ def _same_position(arguments: argparse.Namespace, now: int) -> Position:
     return time_position(instant, now)
 
 
-def _table(given: str, streams: Collection[str]) -> Mapping[SplitId, ShardStart]:
+def _table(given: str, streams: Collection[str], named: NamedStreams) -> Mapping[SplitId, ShardStart]:
     try:
         text = Path(given[1:]).read_text() if given.startswith("@") else given
     except OSError as error:
@@ -253,18 +330,24 @@ def _table(given: str, streams: Collection[str]) -> Mapping[SplitId, ShardStart]
         parsed = STARTING.kind.parse(text) if text.lstrip().startswith("{") else None
         if not isinstance(parsed, ShardTable):
             raise UsageError("--to-position: expected JSON such as that of option startingPosition, or @FILE")
-        return PerShard.of(parsed, streams).positions
+        starts = {_stream_name(name, named): start for name, start in parsed.starts.items()}
+        return PerShard.of(replace(parsed, starts=starts), streams).positions
     except OptionError as error:
         raise UsageError(f"--to-position {error}") from None
 
 
-def _split(text: str, streams: Collection[str]) -> SplitId:
+def _stream_name(text: str, named: NamedStreams) -> str:
+    """The name of a stream that is given by its name or its ARN."""
+    return named.add(text).name if text.startswith("arn:") else text
+
+
+def _split(text: str, streams: Collection[str], named: NamedStreams) -> SplitId:
     stream, slash, shard = text.rpartition("/")
     if not slash:
         if len(streams) > 1:
             raise UsageError(f"--shard {text}: the source has several streams; give STREAM/SHARD")
         stream = next(iter(streams))
-    return SplitId(stream, shard)
+    return SplitId(_stream_name(stream, named), shard)
 
 
 def _moved(
@@ -277,14 +360,13 @@ def _moved(
     """
     positions = dict(base.positions)
     if listing is not None:
-        for split, old in base.positions.items():
-            is_recreated = base.created.get(split.stream, listing.created[split.stream]) // 1000 != (
-                listing.created[split.stream] // 1000
+        recreated = listing.streams.recreated
+        if recreated and not is_whole:
+            raise CheckpointError(
+                f"stream {min(recreated)} was deleted and created again since: reset all shards"
             )
-            if is_recreated and not is_whole:
-                raise CheckpointError(
-                    f"stream {split.stream} was deleted and created again since: reset all shards"
-                )
-            if is_whole and split not in listing.shards and (is_recreated or not isinstance(old, Closed)):
+        for split, old in base.positions.items():
+            is_open = not isinstance(old, Closed)
+            if is_whole and split not in listing.shards and (split.stream in recreated or is_open):
                 del positions[split]
     return {**positions, **wanted}

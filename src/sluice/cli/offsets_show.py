@@ -13,7 +13,8 @@ from sluice.cli.checkpoint import Checkpoint, LoggedBatch, SourceOffset
 from sluice.cli.options import add_connection, connection_of
 from sluice.cli.positions import Lag, describe, known_lag, position_json
 from sluice.cli.report import Report, UsageError, duration, table
-from sluice.cli.service import foreign_shard, kinesis_log
+from sluice.cli.same_stream import NamedStreams, compare_streams
+from sluice.cli.service import OtherStreamError, foreign_shard
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant
@@ -50,6 +51,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="ask Kinesis for the first unread record of each shard: two or more GetRecords of two records",
     )
+    parser.add_argument(
+        "--stream",
+        action="append",
+        default=[],
+        metavar="ARN",
+        help="with --live, the ARN of a stream of the checkpoint, as of another account; its region is used; "
+        "may be given again",
+    )
     parser.add_argument("--batch", type=int, help="show where this batch ended instead of the last one")
     add_connection(parser)
     parser.set_defaults(run=run)
@@ -62,13 +71,17 @@ def run(arguments: argparse.Namespace) -> Report:
     now = time.time_ns() // 1000
     view = _View.of(checkpoint, arguments.batch)
     lags: dict[int, LagOf] = {}
+    named = NamedStreams(arguments.stream)
+    named.check({name for _, offsets in view.ours() for name in offsets.streams})
+    if arguments.stream and not arguments.live:
+        raise UsageError("--stream is for --live: a checkpoint is shown whole")
     for index, offsets in view.ours():
         if arguments.live and (foreign := foreign_shard(offsets)):
             raise UsageError(
                 f"--live asks Kinesis, and source {index} reads something else: it has shards such as "
                 f"{foreign}"
             )
-        lags[index] = _live_lag(connection, offsets) if arguments.live else _logged_lag(now)
+        lags[index] = _live_lag(connection, offsets, named) if arguments.live else _logged_lag(now)
     value = _value(checkpoint, view, lags)
     return Report(value, _text(value, now))
 
@@ -111,8 +124,15 @@ def _logged_lag(now: int) -> LagOf:
     return lambda _split, position: known_lag(position, now)
 
 
-def _live_lag(connection: ConnectionConfig, offsets: Offsets) -> LagOf:
-    log = kinesis_log(connection, offsets.streams)
+def _live_lag(connection: ConnectionConfig, offsets: Offsets, named: NamedStreams) -> LagOf:
+    streams = compare_streams(connection, offsets, named, instead="without --live no service is asked")
+    if streams.recreated:
+        live = streams.live[min(streams.recreated)]
+        raise OtherStreamError(
+            f"{live.arn} was deleted, and created again {iso_instant(live.created)}: the positions of the "
+            "checkpoint are of the deleted one. See them without --live; 'sluice offsets reset' replaces them"
+        )
+    log = streams.log
     left = iter(range(_THROTTLED))
 
     def ask(split: SplitId, position: Position) -> Lag:

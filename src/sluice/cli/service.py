@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from sluice.aws.regions import region_of
 from sluice.cli.report import UsageError
 from sluice.errors import OptionError, SluiceError
 from sluice.instants import micros_from_datetime
-from sluice.kinesis.client import KinesisLog
 from sluice.kinesis.options import BACKOFF_DEFAULTS
 from sluice.kinesis.streams import StreamRef
 from sluice.retry import Backoff, Retrier
@@ -29,7 +28,6 @@ __all__ = [
     "foreign_shard",
     "in_region",
     "kinesis_calls",
-    "kinesis_log",
     "parse_stream",
     "streams_of",
 ]
@@ -53,16 +51,6 @@ def kinesis_calls(connection: ConnectionConfig, *, retrier: Retrier | None = Non
     listing = dict.fromkeys(("DescribeStreamSummary", "ListStreams"), _BACKOFFS["ListShards"])
     backoffs: dict[str, Backoff] = {**_BACKOFFS, **listing}
     return Calls(connection, "kinesis", backoffs, retrier or Retrier())
-
-
-def kinesis_log(connection: ConnectionConfig, streams: Iterable[str]) -> KinesisLog:
-    """The streams of an account and region, by name.
-
-    Raises:
-        OptionError: there is no region, or no credentials.
-        ServiceError: Kinesis does not answer.
-    """
-    return KinesisLog(kinesis_calls(connection), dict.fromkeys(streams))
 
 
 def parse_stream(text: str) -> StreamRef:

@@ -18,10 +18,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from sluice.aws.arns import StreamArn
 from sluice.aws.calls import Calls
 from sluice.aws.connection import ConnectionConfig
 from sluice.cli.imports.places import SHARD_END, TRIM_HORIZON, Imported, ImportedFormatError, Place, after
 from sluice.cli.report import UsageError
+from sluice.kinesis.streams import StreamRef
 from sluice.retry import Backoff, Retrier
 from sluice.source.splits import SplitId
 
@@ -69,12 +71,13 @@ def scanned_file(file: Path) -> list[Item]:
     return items
 
 
-def imported_leases(items: Iterable[Item], stream: str | None) -> Imported:
+def imported_leases(items: Iterable[Item], stream: StreamRef | None) -> Imported:
     """The places of all leases.
 
     Args:
         items: of the lease table.
-        stream: the stream of the leases; if they name several, the one to import. None: all that are named.
+        stream: the stream of the leases; if they name several, the one to import, of the account of its ARN.
+            None: all that are named.
 
     Raises:
         ImportedFormatError: there is no lease, or one of them is not understood.
@@ -93,8 +96,8 @@ def imported_leases(items: Iterable[Item], stream: str | None) -> Imported:
         if identifiers.setdefault(split.stream, identifier) != identifier:
             raise ImportedFormatError(
                 f"there are leases of two streams of the name {split.stream}, "
-                f"{identifiers[split.stream]} and {identifier}: remove those of one from a file of "
-                "'aws dynamodb scan', and give @FILE"
+                f"{identifiers[split.stream]} and {identifier}: of two accounts, choose one by --stream ARN; "
+                "else remove those of one from a file of 'aws dynamodb scan', and give @FILE"
             )
         checkpoint = _text(item, "checkpoint") or ""
         if checkpoint in _UNREAD:
@@ -102,8 +105,9 @@ def imported_leases(items: Iterable[Item], stream: str | None) -> Imported:
         else:
             places[split] = _place(split, checkpoint, item)
     if not places and not unread:
-        raise ImportedFormatError("there is no lease" + (f" of stream {stream}" if stream else ""))
-    return Imported(places, unread)
+        wanted = "" if stream is None else f" of stream {stream.arn or stream.name}"
+        raise ImportedFormatError(f"there is no lease{wanted}")
+    return Imported(places, unread, identities={name: it for name, it in identifiers.items() if it})
 
 
 def _place(split: SplitId, checkpoint: str, item: Item) -> Place:
@@ -120,19 +124,21 @@ def _place(split: SplitId, checkpoint: str, item: Item) -> Place:
     return after(checkpoint, int(item.get("checkpointSubSequenceNumber", {}).get("N", 0)))
 
 
-def _split(item: Item, stream: str | None) -> SplitId | None:
+def _split(item: Item, stream: StreamRef | None) -> SplitId | None:
     """The shard of a lease; None for one of another stream."""
+    account = None if stream is None or stream.arn is None else StreamArn.parse(stream.arn).account
     key = _text(item, "leaseKey") or ""
     shard = _text(item, "shardId")
     if shard is None:
         if stream is None:
             raise UsageError("the leases do not name their stream: give --stream")
-        return SplitId(stream, key)
+        return SplitId(stream.name, key)
     # <account>:<stream>:<creation epoch>, which is in the key as well.
     parts = (_text(item, "streamName") or key).split(":")
     if len(parts) < 3:
         raise ImportedFormatError(f"lease {key}: streamName is not <account>:<stream>:<creation epoch>")
-    return SplitId(parts[1], shard) if stream in (None, parts[1]) else None
+    is_wanted = stream is None or (stream.name == parts[1] and account in (None, parts[0]))
+    return SplitId(parts[1], shard) if is_wanted else None
 
 
 def _text(item: Item, attribute: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sluice.cli.report import UsageError
@@ -41,11 +41,13 @@ class Imported:
         places: by shard.
         unread: shards that it knows and has not begun to read, with its own word for where it would start.
         notes: sentences for the user.
+        identities: by stream, ``<account>:<stream>:<creation epoch>``, where the consumer tells it.
     """
 
     places: Mapping[SplitId, Place]
     unread: Mapping[SplitId, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    identities: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def streams(self) -> list[str]:
@@ -59,16 +61,18 @@ class Imported:
         """
         if stream not in self.streams:
             raise UsageError(f"--stream {stream}: the streams are {', '.join(self.streams) or 'none'}")
-        return Imported(
-            {split: place for split, place in self.places.items() if split.stream == stream},
-            {split: word for split, word in self.unread.items() if split.stream == stream},
-            self.notes,
+        return replace(
+            self,
+            places={split: place for split, place in self.places.items() if split.stream == stream},
+            unread={split: word for split, word in self.unread.items() if split.stream == stream},
         )
 
     def starting_unread_at(self, place: Place) -> Imported:
         """The same with `place` for the shards that the consumer has not begun to read."""
-        return Imported(
-            {**self.places, **dict.fromkeys(self.unread, place)},
+        return replace(
+            self,
+            places={**self.places, **dict.fromkeys(self.unread, place)},
+            unread={},
             notes=[
                 *self.notes,
                 *(f"{split}: not begun, the consumer says {word}" for split, word in self.unread.items()),
@@ -92,7 +96,8 @@ class Imported:
             *(f"{split}: has expired, left out" for split in gone),
             *(f"{split}: finished, as its children have been begun" for split in sorted(finished)),
         ]
-        return Imported({**known, **dict.fromkeys(finished, SHARD_END)}, notes=notes)
+        places = {**known, **dict.fromkeys(finished, SHARD_END)}
+        return replace(self, places=places, unread={}, notes=notes)
 
     def starting_position(self) -> dict[str, Any]:
         """For the option ``startingPosition``: by shard, and by stream where there are several."""
