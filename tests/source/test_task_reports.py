@@ -5,11 +5,14 @@ from __future__ import annotations
 import hmac
 import pickle
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from sluice.source import task_reports
 from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.splits import SplitId
 from sluice.source.task_reports import ReportAddress, TaskReports, send_report
@@ -159,3 +162,49 @@ def test_what_a_task_has_lost_to_another_reader_is_told(reports: TaskReports, fi
     reports.receive()
 
     assert figures.contested == {"arn:consumer:1"}
+
+
+def test_slow_names_hold_up_no_task(
+    reports: TaskReports, figures: ReadFigures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is asked for once, and the report of a task that comes when it is known arrives."""
+    answers, asked = threading.Event(), []
+
+    def slow(host: str, *_: Any, **__: Any) -> list[Any]:
+        asked.append(host)
+        assert answers.wait(60)
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(task_reports, "_LOOK_UP_WAIT", 0.0)
+    address = replace(begin(reports, 1), host="").found_at("slow.example")
+    for _ in range(3):
+        send_report(address, read(SPLITS), is_complete=True)
+    answers.set()
+    monkeypatch.setattr(task_reports, "_LOOK_UP_WAIT", 60.0)
+    send_report(address, read(SPLITS), is_complete=True)
+    reports.receive()
+
+    assert asked == ["slow.example"]
+    assert figures.splits() == read(SPLITS).splits()
+
+
+def test_a_name_that_is_not_found_is_asked_for_again(reports: TaskReports, figures: ReadFigures) -> None:
+    """A resolver may fail for a moment."""
+    found = iter([socket.gaierror(-3, "try again"), [(socket.AF_INET, 2, 17, "", ("127.0.0.1", 0))]])
+
+    def failing_once(*_: Any, **__: Any) -> list[Any]:
+        answer = next(found)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    address = replace(begin(reports, 1), host="").found_at("failing.example")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_reports, "_LOOK_UP_WAIT", 60.0)
+        patch.setattr(socket, "getaddrinfo", failing_once)
+        for _ in range(2):
+            send_report(address, read(SPLITS), is_complete=True)
+    reports.receive()
+
+    assert figures.splits() == read(SPLITS).splits()

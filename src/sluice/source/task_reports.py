@@ -1,7 +1,7 @@
 """What tasks have read, told to the planning process, from where Spark's progress reports take it.
 
 Spark carries nothing from a reading task to the planning process. So a task sends a datagram when it ends. It
-never waits, and nothing depends on the datagram: where none arrives, the figures are unknown. A batch counts
+hardly waits, and nothing depends on the datagram: where none arrives, the figures are unknown. A batch counts
 the tasks that it was dealt out to, so that missing reports show.
 """
 
@@ -12,9 +12,10 @@ import hmac
 import logging
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -33,6 +34,8 @@ _SPLITS_EACH: Final = 8
 """Splits in one datagram: with the longest names it stays below the 1,500 bytes that most networks carry."""
 _LARGEST: Final = 65_536
 """Bytes of the largest datagram there can be."""
+_LOOK_UP_WAIT: Final = 0.2
+"""Seconds for which a task waits for the address of the driver's host. Without it no report is sent."""
 _BACKLOG: Final = 4 * 2**20
 """Bytes that may wait for the planning process, which takes them when it plans and reports."""
 
@@ -91,15 +94,46 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Report)
 
 
+class _LookUp(threading.Thread):
+    """Finds a host by its name, once in a process. What is found too late is there for the next task."""
+
+    _known: ClassVar[dict[str, _LookUp]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, host: str) -> None:
+        super().__init__(name="sluice-look-up", daemon=True)
+        self.found: tuple[socket.AddressFamily, str] | None = None
+        self._host = host
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError, UnicodeError):
+            family, *_, place = socket.getaddrinfo(self._host, None, type=socket.SOCK_DGRAM)[0]
+            self.found = family, str(place[0])
+
+    @classmethod
+    def wait(cls, host: str) -> tuple[socket.AddressFamily, str] | None:
+        """The family and the address of a host; None where it is not found, or not yet."""
+        with cls._lock:
+            look_up = cls._known.get(host)
+            if look_up is None or (look_up.found is None and not look_up.is_alive()):  # it failed
+                look_up = cls._known[host] = cls(host)
+                look_up.start()
+        look_up.join(_LOOK_UP_WAIT)
+        return look_up.found
+
+
 def send_report(
     address: ReportAddress, figures: ReadFigures, *, is_complete: bool, query: str = "", run: str = ""
 ) -> None:
-    """Tells the planning process what a task has read. Never blocks, and never raises.
+    """Tells the planning process what a task has read. Blocks for 0.2 s at most, and never raises.
 
     Args:
         is_complete: the task has read its ranges to their end; another attempt will not read them again.
         query, run: the ids of the query and of its run; empty where they are not known.
     """
+    found = _LookUp.wait(address.host)
+    if found is None:
+        return
     rows = [
         (split.stream, split.shard, each.polled, each.pushed, each.bytes, each.refused, each.retries)
         for split, each in sorted(figures.splits().items())
@@ -107,17 +141,14 @@ def send_report(
     chunks = [rows[start : start + _SPLITS_EACH] for start in range(0, len(rows), _SPLITS_EACH)] or [[]]
     attempt = os.urandom(8)
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-        family, kind, *_, place_of_planner = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_DGRAM
-        )[0]
-        sender = stack.enter_context(socket.socket(family, kind))
+        sender = stack.enter_context(socket.socket(found[0], socket.SOCK_DGRAM))
         sender.setblocking(False)
         for part, chunk in enumerate(chunks):
             place = address.batch, address.partition, attempt, part, len(chunks)
             contested = [] if part else sorted(figures.contested)
             body = _encoder.encode(_Report(*place, is_complete, query, run, chunk, contested))
             proof = hmac.digest(address.secret, body, _DIGEST)
-            sender.sendto(proof + body, place_of_planner)
+            sender.sendto(proof + body, (found[1], address.port))
 
 
 @dataclass
