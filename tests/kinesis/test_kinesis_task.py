@@ -40,7 +40,7 @@ def test_a_task_subscribes_only_where_no_agent_does(
     expected: type[Cursor],
 ) -> None:
     """A shard has one subscription per consumer: a task's would end the agent's, so the task polls."""
-    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address: agent == "reachable")
+    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address, _recoveries: agent == "reachable")
     base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
     config = source_config_from_options(base | options)
     assert config.fan_out is not None
@@ -78,7 +78,7 @@ def test_a_second_attempt_does_not_take_the_shard_of_the_first(
     expected: type[Cursor],
 ) -> None:
     """With speculation both run, and the first would report another reader of the consumer."""
-    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address: True)
+    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address, _recoveries: True)
     base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
     config = source_config_from_options(base | options)
     assert config.fan_out is not None
@@ -100,7 +100,7 @@ def test_a_task_polls_what_no_agent_polls_for_it(
     monkeypatch: pytest.MonkeyPatch, agent: str | None, expected: type[Cursor]
 ) -> None:
     """Nor where this host does not reach the agent."""
-    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address: agent == "reachable")
+    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address, _recoveries: agent == "reachable")
     options = {"streamName": "clicks", "region": "us-east-1", "pollingAgent": "driver"}
     config = source_config_from_options(options)
     assert config.agent is not None

@@ -193,7 +193,7 @@ def test_a_name_that_is_not_found_is_asked_for_again(reports: TaskReports, figur
     """A resolver may fail for a moment."""
     found = iter([socket.gaierror(-3, "try again"), [(socket.AF_INET, 2, 17, "", ("127.0.0.1", 0))]])
 
-    def failing_once(*_: Any, **__: Any) -> list[Any]:
+    def failing_once(*_: Any, **__: Any) -> Any:
         answer = next(found)
         if isinstance(answer, OSError):
             raise answer

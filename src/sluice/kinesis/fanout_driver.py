@@ -101,7 +101,10 @@ class FanOutCoordinator(SourceCoordinator):
             # Without an agent a task would subscribe itself, and end the subscription of a later agent.
             self._agent.wait_for_agent(_AGENT_START)
         splits = [split_range.split for split_range in ranges]
-        return FanOutAssignment(self._arns, self._agent.agents(splits), self._agent.hub, self._agent.hosts)
+        agents = self._agent.agents(splits)
+        return FanOutAssignment(
+            self._arns, agents, self._agent.hub, self._agent.hosts, recoveries=self._agent.recoveries
+        )
 
     def post_report(self) -> None:
         super().post_report()

@@ -62,7 +62,7 @@ class FanOutCursors:
         self, log: StreamLog, data_loss: DataLossPolicy, split_range: SplitRange, position: Position
     ) -> Cursor:
         agent = self._assignment.agents.get(split_range.split)
-        has_agent = agent is not None and is_reachable(agent)
+        has_agent = agent is not None and is_reachable(agent, self._assignment.recoveries)
         if self._has_other_reader and not has_agent and self._may_poll:
             return Cursor(log, data_loss, split_range.split, position)
         return PublisherCursor(
@@ -73,7 +73,9 @@ class FanOutCursors:
         agent = self._assignment.agents.get(split_range.split)
         if agent is not None:
             max_wait = _MAX_WAIT if self._may_poll else _MAX_WAIT_WITHOUT_POLLING
-            return AgentRecordPublisher(agent, split_range, position, max_wait=max_wait)
+            return AgentRecordPublisher(
+                agent, split_range, position, max_wait=max_wait, recoveries=self._assignment.recoveries
+            )
         arn = self._assignment.arns[split_range.split.stream]
         return SubscriptionRecordPublisher(
             self._config,

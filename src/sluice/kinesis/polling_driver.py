@@ -44,7 +44,10 @@ class PollingAgentCoordinator(SourceCoordinator):
 
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
         splits = [split_range.split for split_range in ranges]
-        return FanOutAssignment({}, self._agent.agents(splits), self._agent.hub, self._agent.hosts)
+        agents = self._agent.agents(splits)
+        return FanOutAssignment(
+            {}, agents, self._agent.hub, self._agent.hosts, recoveries=self._agent.recoveries
+        )
 
     def figures(self) -> dict[str, Any]:
         return {**super().figures(), "agent": self._agent.figures()}

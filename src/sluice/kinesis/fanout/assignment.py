@@ -20,6 +20,7 @@ class FanOutAssignment:
         agents: the agent that has a subscription to a shard; a shard without one is missing here.
         hub: the agent beside the driver, which agents on worker hosts join; None where it does not listen.
         hosts: worker hosts that have an agent.
+        recoveries: how often agents were well again: tasks ask anew those that they leave alone since before.
         is_streaming: another batch follows, for which agents keep subscriptions open.
     """
 
@@ -28,6 +29,7 @@ class FanOutAssignment:
     hub: Address | None = None
     hosts: frozenset[str] = frozenset()
     is_streaming: bool = True
+    recoveries: int = 0
 
     def found_at(self, driver_host: str) -> FanOutAssignment:
         """The same with the host at which Spark finds the driver, for what listens there."""

@@ -83,6 +83,7 @@ def test_the_word_of_a_silent_agent_is_not_believed(
     assert planning.client.progress(SPLIT, After("5"))
     assert planning.client.agents([SPLIT])
     assert len(lines(caplog, "speaks again after 8 s")) == 1
+    assert planning.client.recoveries == 1
     assert len(lines(caplog, "said nothing")) == 1
 
 

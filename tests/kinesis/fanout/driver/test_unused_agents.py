@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from fake_agent import ARN, OTHER, SPLIT, Planning, cut_point, event, plannings
 
-from sluice.channels.channel import SPARK_DRIVER
+from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.kinesis.fanout.driver.agent_use import AgentUse
 from sluice.kinesis.fanout.driver.shard_subscription import ShardSubscription
 from sluice.kinesis.fanout.launch import AgentPlace
 from sluice.kinesis.fanout.protocol import RangesAsked, SubscriptionEnded, Unsubscribe, WorkerHosts
 from sluice.source.offsets import HORIZON
+from sluice.source.splits import SplitId
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ class Use:
 def test_agents_are_judged_after_a_minute_and_three_batches() -> None:
     """Batches may be long, or many a second."""
     few, short = Use(), Use()
-    few.run(3, seconds=100.0)
+    few.run(2, seconds=100.0)
     short.run(1_000, seconds=0.05)
     assert not few.use.is_unused
     assert not short.use.is_unused
@@ -117,6 +118,23 @@ def test_each_pause_is_longer_than_the_last() -> None:
         use.use.end_pause()
         assert not use.use.is_paused
     assert pauses == [600, 1200, 2400, 3600, 3600]
+
+
+def test_a_batch_is_judged_when_its_tasks_have_asked(
+    make: Callable[..., Planning], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with more ranges than those before would look like hosts that cannot connect."""
+    planning = make()
+    client = planning.client
+    address = Address("10.0.0.1", 7, b"secret", b"start")
+    for ranges in (5, 5, 5, 12, 12, 30):
+        splits = [SplitId("clicks", str(number)) for number in range(ranges)]
+        monkeypatch.setattr(client, "_agents", lambda given: dict.fromkeys(given, address))
+        assert len(client.agents(splits)) == ranges
+        client._use.record_asked(ranges)
+        planning.now += 25
+
+    assert "some hosts can't connect" not in caplog.text
 
 
 # --- the client -------------------------------------------------------------------------------------------

@@ -258,7 +258,8 @@ def test_an_agent_that_is_gone_raises_a_retryable_error() -> None:
 
     assert caught.value.retryable
     assert not is_reachable(agent.address)
-    assert is_reachable(agent.address, lambda: time.monotonic() + 30)
+    assert is_reachable(agent.address, clock=lambda: time.monotonic() + 30)
+    assert is_reachable(agent.address, recoveries=1)  # the planning process has heard of it since
 
 
 def test_a_task_waits_for_a_silent_agent_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +278,7 @@ def test_a_task_waits_for_a_silent_agent_once(monkeypatch: pytest.MonkeyPatch) -
 
     assert caught.value.retryable
     assert not is_reachable(agent.address)
-    assert is_reachable(agent.address, lambda: time.monotonic() + 30)
+    assert is_reachable(agent.address, clock=lambda: time.monotonic() + 30)
 
 
 def test_an_agent_of_another_query_serves_nothing() -> None:

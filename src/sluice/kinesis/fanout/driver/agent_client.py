@@ -106,6 +106,7 @@ class AgentClient:
         self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
         self._silent_hosts = 0
+        self._worker_recoveries = 0
         self._buffers: dict[str, BufferHeld] = {}
         self._subscriptions = ShardSubscriptions(self._send, clock, may_poll=self._may_poll)
 
@@ -158,6 +159,11 @@ class AgentClient:
                 found["bufferSize"] = sum(each.limit for each in self._buffers.values())
             return found
 
+    @property
+    def recoveries(self) -> int:
+        """How often an agent was heard again after a silence, on the driver's host or on a worker's."""
+        return self._supervisor.recoveries + self._worker_recoveries
+
     def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
         """Where tasks get the records of each shard, for the shards that an agent has a subscription to.
 
@@ -165,15 +171,17 @@ class AgentClient:
         Called for each batch.
         """
         with self._lock:
+            self._judge_use()
+            if self._use.is_paused:
+                return {}
             found = self._agents(splits)
             has_no_hosts = self._placement == "workers" and not self._hosts
-            is_awaited = has_no_hosts and self._address is not None and not self._use.is_paused
+            is_awaited = has_no_hosts and self._address is not None
             if is_awaited and splits:
                 self._use.record_awaiting_batch()
             else:
                 self._use.record_batch(len(found))
-            self._judge_use()
-            return {} if self._use.is_paused else found
+            return found
 
     def _agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
         if self._address is None or self._supervisor.is_silent:
@@ -377,6 +385,7 @@ class AgentClient:
                 case StartFailed():
                     self._supervisor.mark_failed(message.reason)
                 case WorkerHosts():
+                    self._worker_recoveries += len(message.silent) < self._silent_hosts
                     self._hosts, self._silent_hosts = frozenset(message.hosts), len(message.silent)
                     self._buffers = {host: self._buffers[host] for host in self._hosts & self._buffers.keys()}
                 case BufferHeld():

@@ -61,6 +61,9 @@ class AgentSupervisor:
         name: names the query's streams, for the log.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
+
+    Attributes:
+        recoveries: how often an agent spoke again after a silence.
     """
 
     def __init__(self, name: str, launch: Callable[[], RunningAgent], clock: Callable[[], float]) -> None:
@@ -72,6 +75,7 @@ class AgentSupervisor:
         self._next_start = 0.0
         self._failed_starts = 0
         self._known_problem = ""
+        self.recoveries = 0
 
     @property
     def is_running(self) -> bool:
@@ -150,6 +154,7 @@ class AgentSupervisor:
                 self._clock() - agent.silent_since,
             )
             agent.silent_since = None
+            self.recoveries += 1
         if agent.link.unanswered >= (GIVEN_UP_AFTER if agent.has_listened else _START_LIMIT):
             agent.is_given_up = True
             _log.warning(

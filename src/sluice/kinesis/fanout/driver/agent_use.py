@@ -16,7 +16,7 @@ _PATIENCE: Final = 60.0
 """Seconds before the use of agents is judged. An agent on a worker host takes up to half a minute to
 start."""
 _MIN_BATCHES: Final = 3
-"""Batches before it is judged, beside the last one."""
+"""Batches before it is judged."""
 _MIN_RANGES: Final = 20
 """Ranges assigned to agents before the part that was asked for says anything."""
 _SMALL_PART: Final = 0.75
@@ -90,9 +90,9 @@ class AgentUse:
 
     @property
     def is_judged(self) -> bool:
-        """Whether enough batches have begun. Tasks of the last one may not have asked yet."""
+        """Whether enough batches have ended: it is asked before the next one is recorded."""
         waited = 0.0 if self._since is None else self._clock() - self._since
-        return self._batches > _MIN_BATCHES and waited >= _PATIENCE
+        return self._batches >= _MIN_BATCHES and waited >= _PATIENCE
 
     @property
     def is_unused(self) -> bool:
@@ -102,7 +102,8 @@ class AgentUse:
     def find_small_part(self) -> tuple[int, int] | None:
         """The ranges asked for and those assigned, if tasks ask for far from all; once until that changes.
 
-        Call it for each batch. It judges the batches since its last judgement.
+        Call it before each batch is recorded: its tasks have not asked yet. It judges the batches since it did
+        so last.
         """
         if not self.is_judged or self.is_unused or self.assigned < _MIN_RANGES:
             return None

@@ -34,15 +34,18 @@ _LONGEST_ANSWER: Final = MAX_PAYLOAD + 1
 _CLOSED: Final = (EOFError, ConnectionResetError, BrokenPipeError)
 """What a connection raises after the other end has closed it."""
 
-_unreachable_until: dict[Address, float] = {}
+_unreachable_until: dict[tuple[Address, int], float] = {}
 
 
-def is_reachable(address: Address, clock: Callable[[], float] = time.monotonic) -> bool:
+def is_reachable(address: Address, recoveries: int = 0, clock: Callable[[], float] = time.monotonic) -> bool:
     """Whether to ask an agent: not if it could not be reached a moment ago, or did not answer.
 
     A task may read many ranges from it, one after the other. It waits for a silent agent once.
+
+    Args:
+        recoveries: as that of `FanOutAssignment`.
     """
-    return _unreachable_until.get(address, 0.0) <= clock()
+    return _unreachable_until.get((address, recoveries), 0.0) <= clock()
 
 
 class AgentRecordPublisher:
@@ -52,6 +55,7 @@ class AgentRecordPublisher:
         address: the agent that subscribes to the range's shard.
         position: where to read on: the start of the range, or behind it.
         max_wait: seconds without an event after which the agent says that it can't serve the range.
+        recoveries: as that of `FanOutAssignment`.
         pool: gives the connection, and gets it back where the agent has sent its whole answer.
 
     Raises:
@@ -60,17 +64,19 @@ class AgentRecordPublisher:
 
     is_gapless = True  # an agent serves a range only if its subscription covers the start
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - where, what, for how long
         self,
         address: Address,
         split_range: SplitRange,
         position: Position,
         *,
         max_wait: float,
+        recoveries: int = 0,
         pool: ConnectionPool | None = None,
     ) -> None:
         self._pool = pool or shared_pool()
         self._address = address
+        self._recoveries = recoveries
         self._target = str(split_range.split)
         self._channel: Channel | None = None
         after, end = exclusive_start(position), split_range.end
@@ -155,7 +161,7 @@ class AgentRecordPublisher:
             raise self._error(error) from None
 
     def _mark_unreachable(self) -> None:
-        _unreachable_until[self._address] = time.monotonic() + _UNREACHABLE_FOR
+        _unreachable_until[self._address, self._recoveries] = time.monotonic() + _UNREACHABLE_FOR
 
     def _return(self, channel: Channel) -> None:
         self._channel = None
