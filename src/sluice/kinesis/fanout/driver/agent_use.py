@@ -102,8 +102,8 @@ class AgentUse:
     def find_small_part(self) -> tuple[int, int] | None:
         """The ranges asked for and those assigned, if tasks ask for far from all; once until that changes.
 
-        Call it before each batch is recorded: its tasks have not asked yet. It judges the batches since it did
-        so last.
+        Call it before each batch is recorded: its tasks have not asked yet. It judges the batches since its
+        last judgement.
         """
         if not self.is_judged or self.is_unused or self.assigned < _MIN_RANGES:
             return None
