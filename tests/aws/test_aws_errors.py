@@ -291,3 +291,11 @@ def test_a_stream_that_is_missing_may_be_in_another_region() -> None:
     )
     local = translate(missing, operation="GetRecords", target="orders", endpoint="http://127.0.0.1:4566")
     assert "region" not in str(local)
+
+
+def test_a_damaged_answer_names_the_option_that_asks_in_another_form() -> None:
+    """An endpoint with an old library writes CBOR that nobody can read, again and again."""
+    damaged = DamagedAnswerError("the answer is no map in CBOR")
+    problem = translate(damaged, operation="GetRecords", target="clicks", endpoint=ENDPOINT)
+    assert "option 'wireFormat' json" in str(problem)
+    assert problem.retryable

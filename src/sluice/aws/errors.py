@@ -214,6 +214,8 @@ def translate(error: Exception, *, operation: str, target: str, endpoint: str | 
     code = "IncompleteRead" if _breaks_off(error) else type(error).__name__
     endpoint = endpoint_of(error, endpoint or "") or None
     cause = _in_role(error, operation, _transport_cause(error))
+    if isinstance(error, DamagedAnswerError):
+        cause += " (if the endpoint does not write CBOR as it should: option 'wireFormat' json asks in JSON)"
     return ServiceError(
         _message(operation, target, endpoint, code, cause),
         operation=operation,
