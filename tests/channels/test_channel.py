@@ -206,6 +206,47 @@ def test_a_handshake_that_trickles_is_given_up(listen: Callable[..., Agents]) ->
     asked.release(60)
 
 
+def test_a_frame_that_trickles_is_given_up() -> None:
+    """A timeout is for the whole frame, not for each byte."""
+    raw, end = socket.socketpair()
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1.0
+        raw.send(b"\0")
+        return now
+
+    channel = Channel(end, clock)
+    channel.set_timeout(10.0)
+    raw.send((100).to_bytes(4, "big"))
+    with raw, pytest.raises(TimeoutError):
+        channel.receive()
+    assert 10.0 < now < 20.0
+    channel.close()
+
+
+def test_a_long_frame_has_the_time_that_a_slow_line_takes() -> None:
+    """Its bytes come, and a task that gave up would ask for all of them again."""
+    raw, end = socket.socketpair()
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.25
+        with contextlib.suppress(BlockingIOError):
+            raw.send(bytes(100_000), socket.MSG_DONTWAIT)
+        return now
+
+    channel = Channel(end, clock)
+    channel.set_timeout(2.0)
+    raw.send((2_000_000).to_bytes(4, "big"))
+    with raw:
+        assert len(channel.receive()) == 2_000_000
+    assert now > 2.0
+    channel.close()
+
+
 def test_an_address_does_not_show_its_secret() -> None:
     """Addresses are in partitions, whose text may come into logs."""
     address = Address("10.0.0.1", 4000, b"topsecret", b"start")

@@ -198,6 +198,65 @@ def listening(certificate: Certificate | None) -> Iterator[Address]:
         yield address
 
 
+RECORD = b"\x16\x03\x03\x3f\xff"
+"""The start of a record of 16 KiB."""
+
+
+def test_a_handshake_that_trickles_is_given_up() -> None:
+    """The seconds for connecting are for all of it, also if a server sends a byte of TLS now and then."""
+    now = 0.0
+    kept: list[socket.socket] = []
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.5
+        if now > 1.0 and not kept:
+            kept.append(listener.accept()[0])
+            kept[0].send(RECORD)
+        for each in kept:
+            each.send(b"\x02")
+        assert now < 60.0
+        return now
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        address = Address("127.0.0.1", port, SECRET, b"start", fingerprint=b"f" * 32)
+        with pytest.raises(TimeoutError):
+            connect(address, timeout=PATIENT, clock=clock)
+    for each in kept:
+        each.close()
+    assert 5.0 < now < 10.0
+
+
+def test_a_record_that_trickles_is_given_up(certificate: Certificate) -> None:
+    """A timeout is for the whole call, as with a socket."""
+    ours, theirs = socket.socketpair()
+    now = 0.0
+    is_trickling = False
+
+    def clock() -> float:
+        nonlocal now
+        if is_trickling:
+            now += 1.0
+            theirs.send(b"\x02")
+        assert now < 100.0
+        return now
+
+    ours.settimeout(PATIENT)
+    accepted = TlsSocket(theirs, certificate.context, server_side=True)
+    shaken = in_thread(accepted.handshake)
+    connected = connect_tls(ours, certificate.fingerprint, clock)
+    shaken.join(PATIENT)
+    connected.settimeout(10.0)
+    is_trickling = True
+    theirs.send(b"\x17" + RECORD[1:])
+    with pytest.raises(TimeoutError):
+        connected.recv(100)
+    assert 10.0 < now < 20.0
+    connected.close()
+    accepted.close()
+
+
 def test_another_certificate_is_not_the_server_that_is_meant(certificate: Certificate) -> None:
     """Whoever stands between has one, too. The proof of the secret is not sent to it."""
     with listening(certificate) as address:

@@ -29,7 +29,9 @@ _LONGEST_FRAME: Final = 32 * 1024 * 1024
 _SENT_AT_ONCE: Final = 16 * 1024
 """Bytes up to which the parts of a frame are joined: one call of the system instead of one for each part."""
 _HANDSHAKE_TIMEOUT: Final = 5.0
-"""Seconds from the attempt to connect to the end of the handshake."""
+"""Seconds from the attempt to connect to the end of the handshake, with that of TLS."""
+_SLOWEST: Final = 256 * 1024
+"""Bytes a second. A frame has the time that it takes at this rate, in addition to the channel's timeout."""
 _ATTEMPTS: Final = 3
 """Attempts to connect. A server with very many connections may close one before its handshake has come."""
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -78,10 +80,18 @@ class Channel:
     All methods that send or receive raise:
         EOFError: the other end has closed the connection.
         OSError: the connection broke, or the timeout has passed.
+
+    Args:
+        connection: the socket.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, connection: socket.socket | TlsSocket) -> None:
+    def __init__(
+        self, connection: socket.socket | TlsSocket, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._socket = connection
+        self._clock = clock
+        self._timeout: float | None = None
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -150,19 +160,28 @@ class Channel:
     def receive(self, *, at_most: int = _LONGEST_FRAME) -> memoryview:
         """Blocks until the next frame is there.
 
+        With a timeout, a frame that comes in pieces has a deadline of its own: the timeout, and the time that
+        it takes at a slow line's rate.
+
         Args:
             at_most: bytes of the longest frame that is taken.
 
         Raises:
             ServiceError: the frame is longer.
         """
-        (length,) = _LENGTH.unpack(_receive_exactly(self._socket, _LENGTH.size))
+        (length,) = _LENGTH.unpack(_receive_exactly(self._socket, _LENGTH.size, self._left(_LENGTH.size)))
         if length > at_most:
             raise ServiceError(f"a frame of {length} bytes where at most {at_most} are expected")
-        return _receive_exactly(self._socket, length)
+        return _receive_exactly(self._socket, length, self._left(length))
+
+    def _left(self, length: int) -> Callable[[], float] | None:
+        if self._timeout is None:
+            return None
+        return _countdown(self._clock, self._timeout + length / _SLOWEST)
 
     def set_timeout(self, seconds: float | None) -> None:
         """Sets how long a call may block; None for as long as it takes."""
+        self._timeout = seconds
         self._socket.settimeout(seconds)
 
     def is_idle(self, seconds: float = 0.0) -> bool:
@@ -213,20 +232,20 @@ def connect(
         OSError, EOFError: nothing listens at the address, or it closes the connection.
         ServiceError: what listens there is not this server.
     """
-    deadline = clock() + min(timeout, _HANDSHAKE_TIMEOUT)
-
-    def left() -> float:
-        if (seconds := deadline - clock()) <= 0:
-            raise TimeoutError("timed out")
-        return seconds
-
+    left = _countdown(clock, min(timeout, _HANDSHAKE_TIMEOUT))
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
-            return _connect_once(address, timeout, source, left)
-    return _connect_once(address, timeout, source, left)
+            return _connect_once(address, timeout, source, clock, left)
+    return _connect_once(address, timeout, source, clock, left)
 
 
-def _connect_once(address: Address, timeout: float, source: str | None, left: Callable[[], float]) -> Channel:
+def _connect_once(
+    address: Address,
+    timeout: float,
+    source: str | None,
+    clock: Callable[[], float],
+    left: Callable[[], float],
+) -> Channel:
     """Connects once.
 
     Args:
@@ -239,11 +258,11 @@ def _connect_once(address: Address, timeout: float, source: str | None, left: Ca
     try:
         if address.fingerprint:
             accepted.settimeout(left())
-            connection = connect_tls(accepted, address.fingerprint)
+            connection = connect_tls(accepted, address.fingerprint, clock)
             channel = Channel(connection)
         handshake = ClientHandshake(address.secret, address.binding)
         connection.sendall(handshake.hello())
-        answer = _receive_exactly(connection, ANSWER_BYTES, left)
+        answer = _receive_exactly(connection, ANSWER_BYTES, lambda: connection.settimeout(left()))
         connection.sendall(handshake.prove(bytes(answer)))
         channel.set_timeout(timeout)
     except (HandshakeError, ServiceError):
@@ -255,19 +274,32 @@ def _connect_once(address: Address, timeout: float, source: str | None, left: Ca
     return channel
 
 
+def _countdown(clock: Callable[[], float], seconds: float) -> Callable[[], float]:
+    """Gives the seconds that are left, and raises TimeoutError if there are none."""
+    deadline = clock() + seconds
+
+    def left() -> float:
+        if (rest := deadline - clock()) <= 0:
+            raise TimeoutError("timed out")
+        return rest
+
+    return left
+
+
 def _receive_exactly(
-    connection: socket.socket | TlsSocket, length: int, left: Callable[[], float] | None = None
+    connection: socket.socket | TlsSocket, length: int, before_each: Callable[[], object] | None = None
 ) -> memoryview:
     """Receives `length` bytes.
 
     Args:
-        left: gives the seconds that are left for all of them; None: each part has the socket's timeout.
+        before_each: called before each part; raises TimeoutError if the time for all of them has passed. Each
+            part has the socket's timeout.
     """
     buffer = memoryview(bytearray(length))
     done = 0
     while done < length:
-        if left is not None:
-            connection.settimeout(left())
+        if before_each is not None:
+            before_each()
         count = connection.recv_into(buffer[done:])
         if not count:
             raise EOFError("the other end has closed the connection")

@@ -17,6 +17,8 @@ import socket
 import ssl
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -108,11 +110,14 @@ def load_certificate(path: str) -> Certificate:
     return Certificate(hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).digest(), context)
 
 
-def connect_tls(connection: socket.socket, fingerprint: bytes) -> TlsSocket:
-    """Begins TLS on a connection to a server.
+def connect_tls(
+    connection: socket.socket, fingerprint: bytes, clock: Callable[[], float] = time.monotonic
+) -> TlsSocket:
+    """Begins TLS on a connection to a server, within the connection's timeout.
 
     Args:
         fingerprint: of the server's certificate.
+        clock: monotonic seconds.
 
     Raises:
         OSError, EOFError: it fails; `ssl.SSLError` is an OSError.
@@ -122,7 +127,7 @@ def connect_tls(connection: socket.socket, fingerprint: bytes) -> TlsSocket:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # the fingerprint is checked instead of a name
     context.verify_mode = ssl.CERT_NONE
-    tls = TlsSocket(connection, context, server_side=False)
+    tls = TlsSocket(connection, context, server_side=False, clock=clock)
     if not hmac.compare_digest(hashlib.sha256(tls.handshake()).digest(), fingerprint):
         raise ServiceError("its certificate is not that of the server of this query")
     return tls
@@ -134,11 +139,21 @@ class TlsSocket:
     One thread may send while another one receives. OpenSSL does not allow that by itself, so TLS works in
     memory under a lock that is never held while waiting, and the socket is read and written outside of it.
 
-    All methods that send or receive raise OSError.
+    All methods that send or receive raise OSError. A timeout holds for a whole call, as with a socket, though
+    a record of TLS may come in many pieces.
     """
 
-    def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._socket = connection
+        self._clock = clock
+        self._timeout = connection.gettimeout()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._lock = threading.Lock()
@@ -165,10 +180,11 @@ class TlsSocket:
         self._socket.setsockopt(level, option, value)
 
     def settimeout(self, seconds: float | None) -> None:
+        self._timeout = seconds
         self._socket.settimeout(seconds)
 
     def setblocking(self, flag: bool) -> None:
-        self._socket.setblocking(flag)
+        self.settimeout(None if flag else 0.0)
 
     def shutdown(self, how: int) -> None:
         self._socket.shutdown(how)
@@ -186,13 +202,17 @@ class TlsSocket:
 
     def handshake(self) -> bytes:
         """Waits for the end of TLS' own handshake. Returns the other end's certificate."""
+        give_up_at = self._deadline()
         while True:
             with self._lock, contextlib.suppress(ssl.SSLWantReadError):
                 self._tls.do_handshake()
                 break
+            if give_up_at is not None:
+                self._socket.settimeout(self._left(give_up_at))
             self._send_own()
             if not self._receive():
                 raise EOFError("the other end has closed the connection")
+        self._socket.settimeout(self._timeout)
         self._send_own()
         return self._tls.getpeercert(binary_form=True) or b""
 
@@ -204,13 +224,27 @@ class TlsSocket:
     def recv_into(self, buffer: bytearray | memoryview) -> int:
         """See `socket.socket.recv_into`. Takes as much as is there, from several TLS records."""
         view = memoryview(buffer)
+        give_up_at: float | None = None
         while True:
             with self._lock:
                 count, has_ended = self._take(view)
             if count or has_ended:
                 return count
+            if give_up_at is None:
+                give_up_at = self._deadline()
+            else:  # a record has begun, and may end within the timeout
+                self._left(give_up_at)
             self._send_own()
             self._receive()
+
+    def _deadline(self) -> float | None:
+        """When the call that begins now has to end; None where nothing says so."""
+        return self._clock() + self._timeout if self._timeout else None
+
+    def _left(self, deadline: float) -> float:
+        if (seconds := deadline - self._clock()) <= 0:
+            raise TimeoutError("timed out")
+        return seconds
 
     def _take(self, view: memoryview) -> tuple[int, bool]:
         """Fills `view`. Returns how many bytes it took, and whether none follow."""
