@@ -14,7 +14,7 @@ class RawEndpoint:
     """Answers each request, on whichever connection it comes, with the next of `answers`.
 
     At `PAUSE` it waits for the next request, or a moment. An answer that ends with `CUT` is followed by the
-    end of the connection.
+    end of the connection, and one that ends with `TRICKLE` by a byte now and then.
 
     Args:
         answers: see above.
@@ -24,10 +24,12 @@ class RawEndpoint:
         url: of the endpoint.
         bodies: of all requests.
         connections: that were opened.
+        gone: set when the other end has closed a connection on which an answer trickled.
     """
 
     CUT = b"\0cut"
     PAUSE = b"\0pause"
+    TRICKLE = b"\0trickle"
 
     def __init__(self, answers: list[bytes], reads_after: float = 0.0) -> None:
         self._answers = iter(answers)
@@ -36,6 +38,7 @@ class RawEndpoint:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/rows"
         self.bodies: list[bytes] = []
         self.connections = 0
+        self.gone = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -53,12 +56,24 @@ class RawEndpoint:
             while (body := self._next_body(stream)) is not None:
                 self.bodies.append(body)
                 answer = next(self._answers)
-                for number, part in enumerate(answer.removesuffix(self.CUT).split(self.PAUSE)):
+                whole = answer.removesuffix(self.CUT).removesuffix(self.TRICKLE)
+                for number, part in enumerate(whole.split(self.PAUSE)):
                     if number:
                         select.select([connection], [], [], 0.1)
                     connection.sendall(part)
-                if answer.endswith(self.CUT):
+                if answer.endswith(self.TRICKLE):
+                    self._trickle(connection)
+                if answer.endswith((self.CUT, self.TRICKLE)):
                     return
+
+    def _trickle(self, connection: socket.socket) -> None:
+        try:
+            while not select.select([connection], [], [], 0.01)[0]:  # it is readable at its end
+                connection.sendall(b"1")
+        except OSError:
+            pass
+        finally:
+            self.gone.set()
 
     def _next_body(self, stream: BinaryIO) -> bytes | None:
         select.select([], [], [], self._reads_after)

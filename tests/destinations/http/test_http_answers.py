@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fake_endpoint import destination
 from raw_endpoint import RawEndpoint, raw_endpoint
 
+from sluice.aws import watchdog
 from sluice.destinations.common import first_contact
 from sluice.destinations.http import HttpDestination, transport
 from sluice.destinations.http.options import HTTP_OPTIONS, rules_from_options
@@ -192,6 +194,52 @@ def test_an_endpoint_that_does_not_read_a_request_is_waited_for() -> None:
 
         assert caught.value.code == "SendTimeoutError"
         assert not made.is_fatal(caught.value)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"HTTP/1.1 200 ",
+        b"HTTP/1.1 200 OK\r\nx-trace: ",
+        HINTS + b"HTTP/1.1 200 ",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffff\r\n{",
+        b"HTTP/1.1 500 No\r\ncontent-length: 1000000\r\n\r\n{",
+    ],
+)
+def test_a_request_has_one_deadline_though_its_answer_trickles(
+    begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`readTimeout` begins anew with each byte. No thread, connection or deadline is left behind."""
+    monkeypatch.setattr(watchdog, "_INTERVAL", 0.01)
+    with raw_endpoint(begun + RawEndpoint.TRICKLE, ACCEPTED) as endpoint:
+        made = destination(url=endpoint.url, requestTimeout="200ms")
+        with pytest.raises(ServiceError, match=r"took longer than 0\.2 s \(requestTimeout\)") as caught:
+            made.submit([b"1"])
+
+        assert caught.value.code == "LateAnswerError"
+        assert caught.value.retryable
+        assert endpoint.gone.wait(60)
+        assert transport._running == {}
+        assert not made.submit([b"2"]).failed
+
+
+def test_a_destination_that_is_closed_leaves_no_request_behind() -> None:
+    """As when a task fails, and its next attempt sends the same rows."""
+    with raw_endpoint(b"HTTP/1.1 200 OK\r\n\r\n{" + RawEndpoint.TRICKLE, ACCEPTED) as endpoint:
+        made = destination(url=endpoint.url)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(made.submit, [b"1"])
+            while not endpoint.bodies:
+                running.done()
+            made.close()
+            with pytest.raises(ServiceError, match="or the task has ended"):
+                running.result(60)
+
+        assert endpoint.gone.wait(60)
+        assert not made.submit([b"2"]).failed  # it may be used again
 
 
 def test_an_endpoint_that_does_not_speak_tls_is_not_there() -> None:

@@ -22,6 +22,7 @@ from sluice.destinations.http.statuses import Verdict
 from sluice.destinations.http.transport import (
     Answer,
     HttpTransport,
+    LateAnswerError,
     SendTimeoutError,
     TooLargeAnswerError,
     UnreadableAnswerError,
@@ -93,6 +94,7 @@ class HttpCall:
             http.HTTPError,
             OSError,
             SendTimeoutError,
+            LateAnswerError,
             TooLargeAnswerError,
             UnreadableAnswerError,
         ) as error:

@@ -102,6 +102,7 @@ class HttpDestination(BaseDestination[bytes]):
         send: Callable[[bytes, Mapping[str, str]], Answer] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._transport = transport
         self._body = body or HttpBody()
         self._rules = rules
         self._results = results
@@ -139,6 +140,7 @@ class HttpDestination(BaseDestination[bytes]):
             method=values.require(http_options.METHOD).upper(),
             connect_timeout=connection.connect_timeout,
             read_timeout=connection.read_timeout,
+            request_timeout=values.require(REQUEST_TIMEOUT),
             connections=values.get(MAX_IN_FLIGHT_REQUESTS) or cls.LIMITS.max_in_flight_requests,
             verify=values.require(http_options.TLS_VERIFICATION),
             ca_bundle=values.get(http_options.CA_BUNDLE),
@@ -197,8 +199,9 @@ class HttpDestination(BaseDestination[bytes]):
         return self._call.counters.read()
 
     def close(self) -> None:
-        """Ends the halving of requests that are still running. Connections live as long as the process."""
+        """Ends the requests that are still running. Connections live as long as the process."""
         self._closings += 1
+        self._transport.end_requests()
 
     # --- results of rows ------------------------------------------------------------------------------
 

@@ -8,45 +8,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from urllib3 import connection
 from urllib3.exceptions import ConnectTimeoutError
 
-__all__ = ["PatientConnection", "TimedBody"]
+from sluice.aws.exchanges import TimedConnection, current_exchange
+
+__all__ = ["PatientConnection"]
 
 
-class TimedBody(bytes):
-    """The body of a request.
-
-    Attributes:
-        seconds: that the endpoint may take to read it.
-    """
-
-    seconds: float
-
-    @classmethod
-    def of(cls, body: bytes, seconds: float) -> TimedBody:
-        made = cls(body)
-        made.seconds = seconds
-        return made
-
-
-class PatientConnection(connection.HTTPConnection):
-    """Sends a `TimedBody` within its own time, and makes connections within the pool's timeout."""
-
-    _seconds: float | None = None
+class PatientConnection(TimedConnection):
+    """Sends a request within the time of its exchange, and makes connections within the pool's timeout."""
 
     def connect(self) -> None:
+        exchange = current_exchange()
         try:
             super().connect()
         except TimeoutError as error:
+            if exchange is not None and exchange.was_ended:
+                raise
             # Of the handshake: urllib3 would call it a timeout of reading, as of an endpoint that is there.
             text = f"no TLS connection within {self.timeout:g} s (connectTimeout)"
             raise ConnectTimeoutError(self, text) from error
-        if self._seconds is not None and self.sock is not None:
-            self.sock.settimeout(self._seconds)
+        if exchange is not None and self.sock is not None:
+            self.sock.settimeout(exchange.send_timeout)
 
-    def request(self, method: str, url: str, body: Any = None, *args: Any, **more: Any) -> None:
-        self._seconds = body.seconds if isinstance(body, TimedBody) else None
-        if self._seconds is not None and self.sock is not None:
-            self.timeout = self._seconds  # urllib3 sets it for what it sends on a connection that is made
-        super().request(method, url, body, *args, **more)
+    def request(self, *args: Any, **more: Any) -> None:
+        exchange = current_exchange()
+        if exchange is not None and self.sock is not None:
+            # urllib3 sets it for what it sends on a connection that is made.
+            self.timeout = exchange.send_timeout
+        super().request(*args, **more)

@@ -17,17 +17,18 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 import urllib3.exceptions as http
 
+from sluice.aws.exchanges import Exchange
 from sluice.destinations.http.informational_responses import (
     is_informational,
     read_past_informational_responses,
 )
-from sluice.destinations.http.sending import TimedBody
 from sluice.errors import OptionError, redact_urls
 from sluice.options import redact_url
 
 __all__ = [
     "Answer",
     "HttpTransport",
+    "LateAnswerError",
     "SendTimeoutError",
     "TooLargeAnswerError",
     "UnreadableAnswerError",
@@ -69,6 +70,10 @@ class SendTimeoutError(Exception):
     """Something takes connections, but does not read the request in time."""
 
 
+class LateAnswerError(Exception):
+    """Something takes requests, but a request and its answer together take too long."""
+
+
 class UnreadableAnswerError(Exception):
     """Something answers, but not with an answer that can be read.
 
@@ -90,6 +95,7 @@ class HttpTransport:
         method: of HTTP.
         connect_timeout: seconds to wait for a connection.
         read_timeout: seconds to wait for the endpoint to read a request, and then for data of its answer.
+        request_timeout: seconds for a request as a whole: the connection, the request and all of its answer.
         connections: kept open at most.
         verify: whether the certificate of the endpoint is checked.
         ca_bundle: a file of certificates to trust; None for the system's.
@@ -101,6 +107,7 @@ class HttpTransport:
     method: str = "POST"
     connect_timeout: float = 5.0
     read_timeout: float = 60.0
+    request_timeout: float = 600.0
     connections: int = 8
     verify: bool = True
     ca_bundle: str | None = None
@@ -113,16 +120,42 @@ class HttpTransport:
         Raises:
             urllib3.exceptions.HTTPError: there is no answer.
             SendTimeoutError: the endpoint has not read the request in time.
+            LateAnswerError: the request took longer than `request_timeout`, or `end_requests` was called.
             TooLargeAnswerError: the answer is too large.
             UnreadableAnswerError: the answer breaks off or is damaged, or only informational responses came.
             OptionError: a file of certificates cannot be used.
         """
+        with Exchange(self.request_timeout, send_timeout=self.read_timeout) as exchange:
+            _running[exchange] = self
+            try:
+                answer = self._received(body, headers, exchange)
+            except Exception as error:
+                if not exchange.was_ended:
+                    raise
+                raise LateAnswerError(
+                    f"the request and its answer took longer than {self.request_timeout:g} s "
+                    "(requestTimeout), or the task has ended"
+                ) from error
+            finally:
+                del _running[exchange]
+        return answer
+
+    def end_requests(self) -> None:
+        """Ends the requests that are running: their threads and connections are free at once."""
+        for exchange, transport in list(_running.items()):
+            if transport is self:
+                exchange.end()
+
+    def _received(self, body: bytes, headers: Mapping[str, str], exchange: Exchange) -> Answer:
         response = self._answer_to(body, headers)
         complete = False
         try:
             if is_informational(response.status):
                 raise UnreadableAnswerError(f"no answer follows status {response.status}")
             content = _read(response, self.max_answer + 1)
+            exchange.complete()
+            if exchange.was_ended:  # a body without a length ends with its connection
+                raise LateAnswerError
             complete = len(content) <= self.max_answer
         except http.HTTPError as error:
             # It has begun: what urllib3 raises does not tell it from a connection without any answer.
@@ -143,7 +176,7 @@ class HttpTransport:
             return _pools.get(self).urlopen(
                 self.method,
                 self.url,
-                body=TimedBody.of(body, self.read_timeout),
+                body=body,
                 headers=headers,
                 timeout=urllib3.Timeout(connect=self.connect_timeout, read=self.read_timeout),
                 retries=False,
@@ -211,7 +244,12 @@ def is_lasting(error: Exception) -> bool:
 def is_unanswered(error: Exception) -> bool:
     """Whether it is open, after `error`, that anything answers at the endpoint."""
     return not isinstance(
-        error, http.ReadTimeoutError | SendTimeoutError | TooLargeAnswerError | UnreadableAnswerError
+        error,
+        http.ReadTimeoutError
+        | SendTimeoutError
+        | LateAnswerError
+        | TooLargeAnswerError
+        | UnreadableAnswerError,
     )
 
 
@@ -238,6 +276,8 @@ class _Pools:
 
 
 _pools: Final = _Pools()
+# What `HttpTransport.send` is doing, in all threads.
+_running: Final[dict[Exchange, HttpTransport]] = {}
 
 
 def _changed_at(path: str | None) -> int | None:
