@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors.exceptions.base import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.support.kinesis import REGION
@@ -145,6 +146,38 @@ def test_a_killed_query_is_reset(spark: SparkSession, tmp_path: Path) -> None:
 
     assert min(again.batches) == recording.in_flight + 1
     assert Counter(read_by(again.rows)) == Counter(recording.expected())
+
+
+@pytest.mark.parametrize("damaged", ["offsets", "commits"])
+def test_a_damaged_file_that_keeps_spark_from_starting(
+    spark: SparkSession, service: ModelStreams, tmp_path: Path, damaged: str
+) -> None:
+    """The file before the last one in `offsets`, or the last one in `commits`: a reset mends either. Without
+    a damaged entry of `commits`, as the command advises, the batch runs again.
+    """
+    stream, checkpoint = service.create(2), tmp_path / "checkpoint"
+    frame = read_stream(spark, service.endpoint, stream)
+    expected = [*put(service, stream, "one")]
+    start(frame, str(checkpoint), **NOW)
+    late = put(service, stream, "two")
+    last = max(start(frame, str(checkpoint), **NOW).batches)
+    file = checkpoint / damaged / str(last - 1 if damaged == "offsets" else last)
+    crc = file.with_name(f".{file.name}.crc")
+    file.write_bytes(b"")
+    crc.unlink()
+    with pytest.raises(StreamingQueryException):
+        start(frame, str(checkpoint), **NOW)
+    if damaged == "commits":
+        copy = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+        (copy / damaged / file.name).unlink()
+        again = start(frame, str(copy), **NOW)
+        assert (min(again.batches), words(again.rows)) == (last, late)
+
+    sluice(
+        *("offsets", "reset", checkpoint, "--to-trim-horizon", "--execute", "--force"),
+        *options(service.endpoint),
+    )
+    assert words(start(frame, str(checkpoint), **NOW).rows) == sorted(expected + late)
 
 
 def test_a_checkpoint_in_s3(moto: Server) -> None:

@@ -467,6 +467,71 @@ def test_state_cannot_leave_a_batch_out(query: Query) -> None:
     assert "not committed, and the query keeps state" in done.errors
 
 
+# --- damaged files -------------------------------------------------------------------------------------
+
+
+def test_an_older_damaged_file_does_not_matter(query: Query) -> None:
+    """Of batches before the last two Spark reads nothing. A damaged one of these two is replaced."""
+    query.log(2, query.last)
+    for batch in (0, 1):
+        (query.checkpoint / "offsets" / str(batch)).write_bytes(b"")
+    query.age(HOUR)
+    before = {name: body for name, body in query.files().items() if not name.endswith(".crc")}
+
+    done = query.reset("--to-trim-horizon", "--execute", "--json")
+
+    assert done.code == 0
+    mended = [each for each in done.value["notes"] if "damaged" in each]
+    assert mended == ["offsets/1 is damaged, and keeps the query from starting. The reset mends that."]
+    assert query.positions(1) == query.positions(2) == query.everywhere({"at": "TRIM_HORIZON"})
+    assert (query.checkpoint / "offsets" / "0").read_bytes() == b""
+    assert sluice("offsets", "show", query.checkpoint).code == 0
+    query.age(HOUR)
+    assert query.reset("--undo", done.value["backup"], "--execute").code == 0
+    assert {name: body for name, body in query.files().items() if not name.endswith(".crc")} == before
+
+
+def test_a_batch_whose_start_is_damaged_cannot_be_given_up(query: Query) -> None:
+    """Where the next batch would start is not known: nothing is written."""
+    query.log(2, query.unread, commit=False)
+    (query.checkpoint / "offsets" / "1").write_bytes(b"")
+    query.age(HOUR)
+    before = query.files()
+
+    done = query.reset("--to-trim-horizon", "--execute")
+
+    assert (done.code, query.files()) == (1, before)
+    assert "offsets/1 is damaged (it is empty). Put it back from a copy" in done.errors
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_damaged_entry_of_commits_is_replaced(query: Query, batch: int) -> None:
+    """That of the last batch, which is given up, or of the one before, whose successor was planned."""
+    query.log(2, query.unread, commit=batch == 2)
+    (query.checkpoint / "commits" / str(batch)).write_bytes(b"")
+    query.age(HOUR)
+
+    done = query.reset("--to-trim-horizon", "--execute", "--json")
+
+    assert (done.code, done.value["givesUpBatch"], done.value["nextBatch"]) == (0, True, 3)
+    assert any(each.startswith(f"commits/{batch} is damaged") for each in done.value["notes"])
+    assert (query.checkpoint / "commits" / "2").read_text() == 'v1\n{"nextBatchWatermarkMs":7}'
+    assert sluice("offsets", "show", query.checkpoint).code == 0
+    query.age(HOUR)
+    assert query.reset("--undo", done.value["backup"], "--execute").code == 0
+    assert (query.checkpoint / "commits" / str(batch)).read_bytes() == b""
+
+
+def test_with_state_a_damaged_entry_of_commits_says_what_to_do(query: Query) -> None:
+    (query.checkpoint / "state" / "0").mkdir(parents=True)
+    (query.checkpoint / "commits" / "1").write_bytes(b"")
+
+    done = query.reset("--to-latest", "--execute", "--force")
+
+    assert done.code == 1
+    assert "commits/1 is empty or damaged. Delete it, with its '.crc' file" in done.errors
+
+
 # --- a query that runs ---------------------------------------------------------------------------------
 
 

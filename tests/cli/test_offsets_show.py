@@ -103,6 +103,129 @@ def test_an_offset_that_was_cut_is_not_taken_for_another_sources(tmp_path: Path)
     assert "an offset of Sluice's is no JSON: its file was cut or changed" in refused.errors
 
 
+def copied(tmp_path: Path) -> Path:
+    """A checkpoint of batches 0 to 5, of which the last is not committed."""
+    return Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+
+
+DAMAGED = [
+    b"",
+    b"\n",
+    b"v1",
+    b"v1\n{}\n",
+    b'v1\n{}\n{"ver',
+    b'v1\n{}\n{"version": 1, "st',
+    b"v9\n{}\n-",
+    b"\xff",
+]
+
+
+@pytest.mark.parametrize("body", DAMAGED)
+@pytest.mark.parametrize(
+    "command", [["offsets", "show"], ["offsets", "reset", "--to-latest"], ["top", "--once"]]
+)
+def test_a_damaged_offset_says_what_to_do(tmp_path: Path, body: bytes, command: list[str]) -> None:
+    """The same for every form of damage. It is right for destinations that commit, too."""
+    checkpoint = copied(tmp_path)
+    (checkpoint / "offsets" / "5").write_bytes(body)
+
+    refused = sluice(*command, checkpoint)
+
+    assert refused.code == 1
+    assert f"{checkpoint}/offsets/5 is damaged" in refused.errors
+    for advice in (
+        "Put it back from a copy of the checkpoint",
+        "delete the files of this batch and of later ones from 'offsets' and 'commits', with their '.crc'",
+        "resumes after batch 4",
+        "With destination s3, or another one that commits, it fails if one of them was committed",
+        "docs/operating.md, 'Restoring a checkpoint'",
+    ):
+        assert advice in refused.errors
+
+
+def test_a_damaged_first_offset_and_one_that_no_longer_matters(tmp_path: Path) -> None:
+    checkpoint = copied(tmp_path)
+    for batch in range(6):
+        (checkpoint / "offsets" / str(batch)).write_bytes(b"")
+
+    (checkpoint / "offsets" / "5").write_bytes((RECORDINGS / "polling/checkpoint/offsets/5").read_bytes())
+    (checkpoint / "offsets" / "4").unlink()
+    missing = sluice("offsets", "show", checkpoint).errors
+    assert "offsets/4 is missing. Put it back from a copy" in missing
+    (checkpoint / "offsets" / "5").write_bytes(b"")
+    older = sluice("offsets", "show", checkpoint, "--batch", 2)
+    assert "Spark does not read it again: the query resumes after batch 5" in older.errors
+    for batch in (1, 2, 3, 5):
+        (checkpoint / "offsets" / str(batch)).unlink()
+    assert "the query starts at its startingPosition" in sluice("offsets", "show", checkpoint).errors
+
+
+def test_the_remedy_is_the_one_that_the_pages_have() -> None:
+    pages = Path(__file__).parents[2] / "docs"
+
+    assert "## Restoring a checkpoint" in (pages / "operating.md").read_text()
+    assert "operating.md#restoring-a-checkpoint" in (pages / "troubleshooting.md").read_text()
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", b"{}", b'v1\n{"nextBatch', b"v1\n[]", b"\xff"])
+def test_a_damaged_entry_of_commits_commits_nothing(tmp_path: Path, body: bytes) -> None:
+    """Spark does not start with it. Without it the batch runs again."""
+    checkpoint = copied(tmp_path)
+    (checkpoint / "commits" / "5").write_bytes(body)
+
+    shown, text = sluice("offsets", "show", checkpoint, "--json"), sluice("offsets", "show", checkpoint)
+
+    assert (shown.code, shown.value["batch"]["state"]) == (1, "inFlight")
+    (problem,) = shown.value["problems"]
+    assert problem.startswith(f"{checkpoint}/commits/5 is empty or damaged. Delete it, with its '.crc' file")
+    assert "destination s3, or another one that commits, leaves them out" in problem
+    assert f"problem      {problem}" in text.out
+
+
+@pytest.mark.parametrize("body", [b"v1", b"v1\n{}", b"v1\n{}\n", b'v3\n{"nextBatchWatermarkMs":7}'])
+def test_an_entry_of_commits_that_spark_reads_commits(tmp_path: Path, body: bytes) -> None:
+    checkpoint = copied(tmp_path)
+    (checkpoint / "commits" / "5").write_bytes(body)
+
+    shown = sluice("offsets", "show", checkpoint, "--json")
+
+    assert (shown.code, shown.value["batch"]["state"], shown.value["problems"]) == (0, "committed", [])
+
+
+def test_a_damaged_file_before_the_last_one_keeps_a_query_from_starting(tmp_path: Path) -> None:
+    """Spark reads it also where the last batch is committed."""
+    checkpoint = copied(tmp_path)
+    shutil.copy(checkpoint / "commits" / "4", checkpoint / "commits" / "5")
+    (checkpoint / "offsets" / "4").write_bytes(b"")
+
+    shown = sluice("offsets", "show", checkpoint, "--json")
+
+    assert shown.code == 1
+    assert shown.value["problems"][0].startswith(f"{checkpoint}/offsets/4 is damaged (it is empty)")
+
+
+def test_the_source_is_named_by_what_it_has_logged(tmp_path: Path) -> None:
+    """Shards of Kinesis, of DynamoDB Streams, of a custom log, and splits that are no shards."""
+    offsets = [
+        {"version": 1, "streams": {"s": {shard: {"after": "7"}}}}
+        for shard in ("shardId-000000000000", "shardId-00000001414576573621-f55eea83", "topic-7")
+    ]
+    splits = {"version": 1, "splits": {"a.json": {"done": True}}}
+    nothing = {"version": 1, "streams": {"s": {}}}
+    lines = [json.dumps(each) for each in (*offsets, splits, nothing, {"topic": {"0": 7}})]
+    for log, text in (("offsets", "\n".join(["v1", "{}", *lines])), ("commits", "v1\n{}")):
+        (tmp_path / log).mkdir()
+        (tmp_path / log / "0").write_text(text)
+
+    sources = sluice("offsets", "show", tmp_path, "--json").value["sources"]
+
+    kinds = [each["kind"] for each in sources]
+    assert kinds == ["kinesis-efo", "dynamodb-streams", "custom", "custom", "unknown", "other"]
+    text = sluice("offsets", "show", tmp_path).out
+    assert "source 3 is one of splits" in text
+    assert "source 5 is not Sluice's" in text
+
+
 def test_version_two_has_a_name_before_each_source(tmp_path: Path) -> None:
     """Spark with source evolution writes sources by name, in any order."""
     checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))

@@ -16,9 +16,10 @@ for a source that has no offset yet. Read from ``OffsetSeqLog``, ``CommitLog`` a
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -35,6 +36,7 @@ _OURS: Final = '{"version": '
 """What offsets of Sluice begin with; Spark logs them as the source has written them."""
 _VERSIONS: Final = ("v1", "v2")
 _BATCH: Final = re.compile(r"(?:^|/)(\d+)\Z")
+_COMMIT_VERSION: Final = re.compile(r"v\d+")
 _NAMED: Final = re.compile(r"([^:{\[\"-][^:]*):(.*)", re.DOTALL)
 
 
@@ -59,24 +61,30 @@ class SourceOffset:
         """What Sluice's source has logged; None for another source, or where there is no offset yet.
 
         Raises:
-            SluiceError: Sluice wrote it, and this release does not read it, or it was damaged since.
+            SluiceError: Sluice wrote it, and this release does not read it.
         """
         value = self.json
-        if value is None and self.text.startswith(_OURS):
-            raise CheckpointError(
-                "an offset of Sluice's is no JSON: its file was cut or changed. Remove it, and the files of "
-                "that batch and of later ones, from 'offsets' and 'commits': the query goes on from the "
-                "batch before, and has the rows of the removed ones again"
-            )
         if not isinstance(value, dict) or "version" not in value or "streams" not in value:
             return None
         return Offsets.from_json(value)
+
+    @property
+    def is_of_splits(self) -> bool:
+        """Whether it is that of a custom source of finite splits, such as files."""
+        value = self.json
+        return isinstance(value, dict) and value.keys() == {"version", "splits"}
 
     def text_of(self, offsets: Offsets) -> str:
         """Other offsets as text, in the version that this one has: the query need not know another."""
         value = self.json
         version = value.get("version") if isinstance(value, dict) else None
         return json.dumps(offsets.to_json(version))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it begins as offsets of Sluice do, and ends too early, maybe before its first character."""
+        begins = self.text[: len(_OURS)] == _OURS[: len(self.text)]
+        return begins and self.json is None
 
     @property
     def json(self) -> Any:
@@ -96,16 +104,20 @@ class LoggedBatch:
     sources: tuple[SourceOffset, ...]
 
     @classmethod
-    def parse(cls, text: str, where: str) -> LoggedBatch:
-        """Raises `CheckpointError` for text that is no such file."""
+    def parse(cls, text: str) -> LoggedBatch:
+        """Raises ValueError for text that is no such file, or was cut."""
         lines = text.split("\n")
         version = lines[0].strip()
+        if not text.strip():
+            raise ValueError("it is empty")
         if version not in _VERSIONS or len(lines) < 3:
-            raise CheckpointError(f"{where}: expected Spark's offsets in {' or '.join(_VERSIONS)}")
+            raise ValueError(f"expected are Spark's offsets in {' or '.join(_VERSIONS)}")
         sources = []
         for line in lines[2:]:
             named = _NAMED.fullmatch(line) if version == "v2" else None
             sources.append(SourceOffset(named[2], named[1]) if named else SourceOffset(line))
+        if any(source.is_cut for source in sources):
+            raise ValueError("an offset of Sluice's is no JSON: its file was cut or changed")
         return cls(version, lines[1], tuple(sources))
 
     def to_text(self) -> str:
@@ -185,13 +197,39 @@ class Checkpoint:
         return max(self._offsets, default=None)
 
     @property
-    def last_committed(self) -> int | None:
+    def last_entry(self) -> int | None:
+        """The last batch that has an entry in ``commits``, whole or damaged."""
         return max(self._commits, default=None)
+
+    @property
+    def last_committed(self) -> int | None:
+        """The last batch whose entry in ``commits`` is whole."""
+        return max((each for each in self._commits if f"commits/{each}" not in self.damage), default=None)
 
     @property
     def in_flight(self) -> int | None:
         """The last batch, if it was not committed: it runs again when the query starts."""
-        return None if self.last is None or self.last in self._commits else self.last
+        is_committed = self.last in self._commits and f"commits/{self.last}" not in self.damage
+        return None if is_committed else self.last
+
+    @functools.cached_property
+    def damage(self) -> Mapping[str, str]:
+        """The damaged files that keep Spark from starting the query, with what to do.
+
+        What is wrong with the last file of ``offsets`` is not among it: `read` raises that.
+        """
+        found = {}
+        for batch in sorted(self._commits, reverse=True):
+            path = f"commits/{batch}"
+            if _is_whole_entry(self.storage.read(path)):
+                break
+            found[path] = f"{self.storage.shown}/{path} is empty or damaged. {self._entry_remedy(batch)}"
+        if self.last is not None and self.last - 1 in self._offsets:
+            try:  # Spark reads it also if the last batch is committed
+                self.read(self.last - 1)
+            except CheckpointError as error:
+                found[f"offsets/{self.last - 1}"] = str(error)
+        return found
 
     @property
     def is_stateful(self) -> bool:
@@ -207,16 +245,43 @@ class Checkpoint:
         """Where a batch ends.
 
         Raises:
-            CheckpointError: it is not there, or not readable.
+            CheckpointError: it is not there, or damaged; the message says what to do.
         """
         path = f"offsets/{batch}"
         where = f"{self.storage.shown}/{path}"
         if batch not in self._offsets:
-            raise CheckpointError(f"{where} is missing")
+            remedy = f". {self._remedy(batch)}" if self.last is not None and batch == self.last - 1 else ""
+            raise CheckpointError(f"{where} is missing{remedy}")
         try:
-            return LoggedBatch.parse(self.storage.read(path).decode(), where)
+            return LoggedBatch.parse(self.storage.read(path).decode())
         except UnicodeDecodeError:
-            raise CheckpointError(f"{where}: no text") from None
+            problem = "it is no text"
+        except ValueError as error:
+            problem = str(error)
+        raise CheckpointError(f"{where} is damaged ({problem}). {self._remedy(batch)}")
+
+    def _remedy(self, batch: int) -> str:
+        """What helps if the file of a batch in ``offsets`` is damaged."""
+        if self.last is not None and batch < self.last - 1:
+            return f"Spark does not read it again: the query resumes after batch {self.last}"
+        resumes = f"resumes after batch {batch - 1}" if batch else "starts at its startingPosition"
+        return (
+            "Put it back from a copy of the checkpoint. Without one, delete the files of this batch and of "
+            f"later ones from 'offsets' and 'commits', with their '.crc' files: the query {resumes}, and "
+            "writes the rows of these batches again. With destination s3, or another one that commits, it "
+            "fails if one of them was committed: then start it with a new 'checkpointLocation' and a "
+            "starting position after what was written (docs/operating.md, 'Restoring a checkpoint')"
+        )
+
+    def _entry_remedy(self, batch: int) -> str:
+        """What helps if the entry of a batch in ``commits`` is damaged."""
+        remedy = "Delete it, with its '.crc' file: the query does not start with it"
+        if batch != self.last:
+            return remedy
+        return (
+            f"{remedy}. Batch {batch} then runs again with the same rows: destination s3, or another one "
+            "that commits, leaves them out if it has committed them, and others write them again"
+        )
 
     def starts(self, batch: int, end: LoggedBatch | None = None) -> Sequence[SourceOffset]:
         """Where a batch starts, by source; `end` is its end, if it is not the one that is logged.
@@ -244,3 +309,13 @@ class Checkpoint:
             if match:
                 found[int(match[1])] = file
         return found
+
+
+def _is_whole_entry(body: bytes) -> bool:
+    """Whether Spark can read an entry of ``commits``: a version, and maybe one line of JSON."""
+    try:
+        version, _, rest = body.decode().partition("\n")
+        metadata = json.loads(rest.partition("\n")[0] or "{}")
+    except (ValueError, RecursionError):
+        return False
+    return _COMMIT_VERSION.fullmatch(version.strip()) is not None and isinstance(metadata, dict)

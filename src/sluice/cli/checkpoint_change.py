@@ -139,13 +139,15 @@ def checked_batch(checkpoint: Checkpoint) -> int:
     batch, where = checkpoint.last, checkpoint.storage.shown
     if batch is None:
         raise CheckpointError(f"{where}: no batch was planned yet; the query starts at its startingPosition")
-    committed = checkpoint.last_committed
-    if batch - (-1 if committed is None else committed) > 1:
+    entry = checkpoint.last_entry
+    if batch - (-1 if entry is None else entry) > 1:
         raise CheckpointError(
-            f"{where}: batch {batch} is planned, and the last one that is committed is {committed}; a query "
+            f"{where}: batch {batch} is planned, and the last one that is committed is {entry}; a query "
             "with asynchronous progress tracking cannot be reset"
         )
     if checkpoint.in_flight is not None and checkpoint.is_stateful:
+        if remedy := checkpoint.damage.get(f"commits/{batch}"):
+            raise CheckpointError(remedy)
         raise CheckpointError(
             f"{where}: batch {batch} is not committed, and the query keeps state, which would lack a version "
             "for it. Let the query finish it first (Trigger.AvailableNow; with 'failOnDataLoss' false if its "
@@ -179,9 +181,11 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
     for index, text in enumerate(texts):
         written = written.with_source(index, text)
     writes: list[tuple[str, bytes | None]] = [(f"offsets/{batch}", written.to_text().encode())]
+    if f"offsets/{batch - 1}" in checkpoint.damage:  # Spark has to read it, and goes by the last one alone
+        writes.append((f"offsets/{batch - 1}", written.to_text().encode()))
     if is_given_up:
         writes.insert(0, (f"offsets/{batch}", _emptied(checkpoint, batch, end)))
-        writes.insert(1, (f"commits/{batch}", _commit_entry(checkpoint, batch)))
+        writes.insert(1, (f"commits/{batch}", _commit_entry(checkpoint)))
     notes = [*recreated, *_notes(checkpoint, end, is_given_up=is_given_up, batch=batch)]
     value = {
         "source": source,
@@ -212,11 +216,10 @@ def _emptied(checkpoint: Checkpoint, batch: int, end: LoggedBatch) -> bytes:
     return written.to_text().encode()
 
 
-def _commit_entry(checkpoint: Checkpoint, batch: int) -> bytes:
+def _commit_entry(checkpoint: Checkpoint) -> bytes:
     """The entry of the batch before: the batch that is given up has no row, so the watermark is the same."""
-    if checkpoint.storage.exists(f"commits/{batch - 1}"):
-        return checkpoint.storage.read(f"commits/{batch - 1}")
-    return _FIRST_COMMIT
+    committed = checkpoint.last_committed
+    return _FIRST_COMMIT if committed is None else checkpoint.storage.read(f"commits/{committed}")
 
 
 def _notes(checkpoint: Checkpoint, end: LoggedBatch, *, is_given_up: bool, batch: int) -> list[str]:
@@ -226,6 +229,10 @@ def _notes(checkpoint: Checkpoint, end: LoggedBatch, *, is_given_up: bool, batch
         "destination s3 the files of earlier batches stay committed, so such rows stand in two batches."
     )
     notes = [new_id, twice]
+    notes += [
+        f"{path} is damaged, and keeps the query from starting. The reset mends that."
+        for path in checkpoint.damage
+    ]
     if is_given_up:
         notes.append(
             f"Batch {batch} was planned and not committed. It is given up: what it was to read of shards and "
@@ -335,7 +342,7 @@ def read_backup(checkpoint: Checkpoint, name: str) -> Change:
     writes = list(files.items())
     before = files[f"offsets/{batch}"]
     if before is not None and not was_there.get(f"commits/{batch}", True):
-        end = LoggedBatch.parse(before.decode(), f"{BACKUPS}/{name}/offsets/{batch}")
+        end = LoggedBatch.parse(before.decode())
         writes.insert(0, (f"offsets/{batch}", _emptied(checkpoint, batch, end)))
     value = {"undo": name, "lastBatch": batch, "files": dict(was_there)}
     lines = [

@@ -14,7 +14,7 @@ from sluice.cli.options import add_connection, connection_of
 from sluice.cli.positions import Lag, describe, known_lag, position_json
 from sluice.cli.report import Report, UsageError, duration, table
 from sluice.cli.same_stream import NamedStreams, compare_streams
-from sluice.cli.service import OtherStreamError, foreign_shard
+from sluice.cli.service import OtherStreamError, foreign_shard, source_kind
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> Report:
             )
         lags[index] = _live_lag(connection, offsets, named) if arguments.live else _logged_lag(now)
     value = _value(checkpoint, view, lags)
-    return Report(value, _text(value, now))
+    return Report(value, _text(value, now), has_problem=bool(value["problems"]))
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,7 @@ def _value(checkpoint: Checkpoint, view: _View, lags: Mapping[int, LagOf]) -> di
         "isStateful": checkpoint.is_stateful,
         "lastWrite": None if written is None else iso_instant(int(written.timestamp() * 1e6)),
         "batch": batch,
+        "problems": list(checkpoint.damage.values()),
         "sources": [
             _source_value(index, source, lags.get(index)) for index, source in enumerate(view.starts)
         ],
@@ -206,7 +207,8 @@ def _value(checkpoint: Checkpoint, view: _View, lags: Mapping[int, LagOf]) -> di
 def _source_value(index: int, source: SourceOffset, lag_of: LagOf | None) -> dict[str, Any]:
     offsets = source.offsets
     if offsets is None or lag_of is None:
-        return {"source": index, "name": source.name, "kind": "other", "offset": source.json}
+        kind = "custom" if source.is_of_splits else "other"
+        return {"source": index, "name": source.name, "kind": kind, "offset": source.json}
     streams: dict[str, Any] = {}
     for stream in sorted(offsets.streams):
         shards = {}
@@ -229,7 +231,7 @@ def _source_value(index: int, source: SourceOffset, lag_of: LagOf | None) -> dic
             "startedAt": offsets.starting.get(stream),
             "shards": shards,
         }
-    return {"source": index, "name": source.name, "kind": "kinesis-efo", "streams": streams}
+    return {"source": index, "name": source.name, "kind": source_kind(offsets), "streams": streams}
 
 
 def _iso(micros: int | None) -> str | None:
@@ -247,11 +249,13 @@ def _text(value: Mapping[str, Any], now: int) -> str:
         lines.append("batches      none yet: the query starts at its startingPosition")
         return "\n".join(lines)
     lines += [_batch_line(batch), f"last write   {value['lastWrite']}{_ago(value['lastWrite'], now)}"]
+    lines += [f"problem      {each}" for each in value["problems"]]
     if batch["watermark"]:
         lines.append(f"watermark    {batch['watermark']}")
     for source in value["sources"]:
-        if source["kind"] == "other":
-            lines += ["", f"source {source['source']} is not Sluice's"]
+        if "streams" not in source:
+            whose = "not Sluice's" if source["kind"] == "other" else "one of splits: --json has its offset"
+            lines += ["", f"source {source['source']} is {whose}"]
             continue
         for name, stream in source["streams"].items():
             lines += ["", *_stream_lines(source["source"], name, stream)]

@@ -14,6 +14,7 @@ from typing import Final
 
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.report import duration
+from sluice.errors import SluiceError
 
 __all__ = ["Quiet", "quiet_enough"]
 
@@ -58,8 +59,16 @@ def quiet_enough(checkpoint: Checkpoint, now: float) -> Quiet:
         now: seconds since the epoch.
     """
     written = checkpoint.written_at
-    times = [checkpoint.read(batch).logged_at for batch in checkpoint.batches[-_LOOKED_AT:]]
+    times = [_logged_at(checkpoint, batch) for batch in checkpoint.batches[-_LOOKED_AT:]]
     known = [at / 1000 for at in times if at is not None]
     gaps = [later - earlier for earlier, later in pairwise(known)]
     needed = max(_LEAST, _BATCHES * median(gaps)) if gaps else _LEAST
     return Quiet(None if written is None else now - written.timestamp(), needed)
+
+
+def _logged_at(checkpoint: Checkpoint, batch: int) -> int | None:
+    """When a batch was planned (milliseconds); None if its file does not say, or is damaged."""
+    try:
+        return checkpoint.read(batch).logged_at
+    except SluiceError:
+        return None

@@ -13,9 +13,11 @@ from sluice.aws.clients import configured_endpoint, endpoint_for
 from sluice.aws.connection import ENDPOINT_URL, REGION, ConnectionConfig
 from sluice.aws.regions import region_of
 from sluice.cli.report import UsageError
+from sluice.dynamodb_streams.source import FORMAT as _TABLES
 from sluice.errors import OptionError, SluiceError
 from sluice.instants import micros_from_datetime
 from sluice.kinesis.options import BACKOFF_DEFAULTS
+from sluice.kinesis.options import FORMAT as _KINESIS
 from sluice.kinesis.streams import StreamRef
 from sluice.retry import Backoff, Retrier
 from sluice.source.offsets import Offsets
@@ -29,12 +31,14 @@ __all__ = [
     "in_region",
     "kinesis_calls",
     "parse_stream",
+    "source_kind",
     "streams_of",
 ]
 
 STREAM_FORM: Final = f"a stream's name, or its ARN, whose region is then used: {STREAM_ARN_FORM}"
 
 _SHARD: Final = re.compile(r"shardId-\d+")
+_TABLE_SHARD: Final = re.compile(r"shardId-\d{20}-[0-9a-f]+")
 
 # Few, as people wait for the answer and can call the command again.
 _RETRIES: Final = 3
@@ -148,3 +152,11 @@ def foreign_shard(offsets: Offsets) -> str | None:
     if not splits or any(_SHARD.fullmatch(split.shard) for split in splits):
         return None
     return str(splits[0])
+
+
+def source_kind(offsets: Offsets) -> str:
+    """The format of the source that has logged offsets, or ``custom``, as far as its shards tell."""
+    shards = [split.shard for split in offsets.positions]
+    if foreign_shard(offsets) is None:
+        return _KINESIS if shards or offsets.consumers else "unknown"
+    return _TABLES if all(map(_TABLE_SHARD.fullmatch, shards)) else "custom"
