@@ -325,6 +325,18 @@ def test_near_the_end_of_the_retention_the_subscription_is_given_up(
     assert bench.retention_asked == 1
 
 
+def test_the_retention_is_asked_for_once_a_stream(make: Callable[..., Bench]) -> None:
+    """Whichever of its shards are far behind: an account has 20 such calls a second."""
+    bench = make()
+    bench.retention = 7 * 24 * 3600.0
+    for number in range(3):
+        source = bench.subscribe(split=SplitId(SPLIT.stream, str(number)))
+        source.outcomes.put(event(1, behind=22 * HOUR // 1000))
+        assert isinstance(bench.report(), EventReceived)
+
+    assert bench.retention_asked == 1
+
+
 def test_the_end_of_a_shard_ends_its_ranges(make: Callable[..., Bench]) -> None:
     """It is reported together with the last records."""
     bench = make()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -81,7 +82,6 @@ class _ShardSubscription:
         is_over: no further event comes.
         stated_at: the service made the last event at this instant of its time or later (microseconds). An
             event may be read long after it was made: when the buffer was full, or this process stood still.
-        retention: of the stream (seconds); None before it was asked for.
     """
 
     request: Subscribe
@@ -92,7 +92,6 @@ class _ShardSubscription:
     is_closed: bool = False
     is_over: bool = False
     stated_at: int | None = None
-    retention: float | None = None
 
     def close(self, reason: str) -> None:
         self.is_closed = True
@@ -109,8 +108,8 @@ class SubscriptionManager:
         open_source: subscribes to a shard, or polls it; the first record is that of the start.
         report: sends a message to the planner. Called from many threads.
         now: the service's time (microseconds).
-        retention: for how long a stream keeps records (seconds). It is asked for only when a subscription
-            is far behind the tip.
+        retention: for how long a stream keeps records (seconds). It is asked for once, and only when a
+            subscription is far behind the tip: an account has 20 such calls a second.
     """
 
     def __init__(
@@ -127,7 +126,8 @@ class SubscriptionManager:
         self._settings = settings
         self._budget = BufferBudget(settings.buffer_bytes)
         self._now = now
-        self._retention = retention
+        self._retention = functools.cache(retention)
+        self._retention_lock = threading.Lock()
         self._subscriptions: dict[SplitId, _ShardSubscription] = {}
 
     @property
@@ -250,9 +250,9 @@ class SubscriptionManager:
             return f"no event came for {silent / 3600:.0f} h, and records may have expired meanwhile"
         behind = head.millis_behind / 1000
         if behind > UNTRIMMED_AGE:
-            if subscription.retention is None:
-                subscription.retention = self._retention(subscription.request.split.stream)
-            if behind > subscription.retention * _SAFE_PART:
+            with self._retention_lock:
+                retention = self._retention(subscription.request.split.stream)
+            if behind > retention * _SAFE_PART:
                 return f"it is {behind / 3600:.1f} h behind, and records may expire before they are pushed"
         return None
 
