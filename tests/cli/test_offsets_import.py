@@ -245,7 +245,7 @@ def test_a_namesake_elsewhere_is_not_asked_for_its_shards(tmp_path: Path, place:
         )
         assert done.code == 1
         assert f"{elsewhere.arn('clicks')} is not the stream that the consumer has read" in done.errors
-        assert "--stream ARN" in done.errors
+        assert "give the ARN of the right stream with --stream" in done.errors
         assert not output.exists()
     arn = service.arn("clicks")
     single = scan(tmp_path, lease(shard, number))

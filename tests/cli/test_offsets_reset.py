@@ -345,7 +345,7 @@ def test_a_stream_that_is_not_there_may_be_elsewhere(query: Query) -> None:
     done = query.reset("--to-latest", **elsewhere.options)
 
     assert done.code == 1
-    assert "Name the right stream with --stream ARN" in done.errors
+    assert "give the ARN of the right stream with --stream" in done.errors
 
 
 @pytest.mark.parametrize("knows_arn", [True, False])

@@ -165,7 +165,8 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
     *,
     source: int,
     is_given_up: bool,
-    recreated: Sequence[str] = (),
+    stream_notes: Sequence[str] = (),
+    drops_streams: bool = False,
 ) -> Change:
     """The change that lets the batch after `batch` start elsewhere.
 
@@ -175,7 +176,8 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
         changes: what is reset.
         source: the index of the source that is reset.
         is_given_up: the batch was not committed, and gets a commit entry.
-        recreated: a sentence for each stream that was created again, whose positions are dropped.
+        stream_notes: sentences on the streams that the service has.
+        drops_streams: that of `Change`.
     """
     written = end
     for index, text in enumerate(texts):
@@ -186,7 +188,7 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
     if is_given_up:
         writes.insert(0, (f"offsets/{batch}", _emptied(checkpoint, batch, end)))
         writes.insert(1, (f"commits/{batch}", _commit_entry(checkpoint)))
-    notes = [*recreated, *_notes(checkpoint, end, is_given_up=is_given_up, batch=batch)]
+    notes = [*stream_notes, *_notes(checkpoint, end, is_given_up=is_given_up, batch=batch)]
     value = {
         "source": source,
         "lastBatch": batch,
@@ -202,7 +204,7 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
         *([table(("SHARD", "FROM", "TO", "MEANS"), (each.row for each in changes)), ""] if changes else []),
         *(f"- {note}" for note in notes),
     ]
-    return Change(writes, value, lines, drops_streams=bool(recreated))
+    return Change(writes, value, lines, drops_streams=drops_streams)
 
 
 def _emptied(checkpoint: Checkpoint, batch: int, end: LoggedBatch) -> bytes:

@@ -163,6 +163,6 @@ def _other_identity(identity: str | None, stream: LiveStream, *, is_named: bool)
 def _refusal(stream: LiveStream, problem: str) -> str:
     return (
         f"{stream.arn} is not the stream that the consumer has read, or was created again, or all its shards "
-        f"of then have expired: {problem}. {ADVICE}; if it is the right one, start at TRIM_HORIZON; "
-        "--offline asks no service"
+        f"of then have expired: {problem}. If it is the right stream, start it at TRIM_HORIZON. Else "
+        f"{ADVICE}; --offline asks no service"
     )

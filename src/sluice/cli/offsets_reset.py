@@ -170,15 +170,19 @@ class _Listing:
         """By stream, when it was created."""
         return {name: live.created for name, live in self.streams.live.items()}
 
-    def recreated_notes(self, base: Offsets) -> list[str]:
-        """A sentence for each stream that was created again."""
-        return [
-            f"Stream {name} was deleted and created again: the checkpoint is of the one that was created "
-            f"{iso_instant(base.created.get(name, 0))}, and {self.streams.live[name].arn} was created "
-            f"{iso_instant(self.created[name])}. All positions of the deleted stream are dropped"
-            + (f", and its consumer {base.consumers[name]}." if name in base.consumers else ".")
-            for name in sorted(self.streams.recreated)
-        ]
+    def notes(self, base: Offsets) -> list[str]:
+        """Which stream each is, and what is dropped of those that were created again."""
+        found = []
+        for name, live in sorted(self.streams.live.items()):
+            note = f"Stream {name} is {live.arn}, created {iso_instant(live.created)}."
+            if name in self.streams.recreated:
+                before = base.created.get(name)
+                of = "" if before is None else f", which was created {iso_instant(before)}"
+                note += f" The checkpoint is of one that was deleted{of}. All positions in it are dropped"
+                consumer = base.consumers.get(name)
+                note += "." if consumer is None else f", and its consumer {consumer}."
+            found.append(note)
+        return found
 
 
 def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: ConnectionConfig) -> Change:
@@ -228,7 +232,8 @@ def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: Con
         ],
         source=index,
         is_given_up=is_given_up,
-        recreated=[] if listing is None else listing.recreated_notes(base),
+        stream_notes=[] if listing is None else listing.notes(base),
+        drops_streams=bool(recreated),
     )
 
 

@@ -31,8 +31,8 @@ from sluice.source.offsets import Closed, Offsets
 __all__ = ["ADVICE", "NamedStreams", "SameStreams", "compare_streams", "connect"]
 
 ADVICE: Final = (
-    "Name the right stream with --stream ARN, whose region is used, or give its region, credentials and "
-    "endpoint (--option region=…, endpointUrl=…)"
+    "give the ARN of the right stream with --stream, whose region is then used, or its region, endpoint and "
+    "credentials (--option region=…, endpointUrl=…)"
 )
 
 
@@ -101,11 +101,11 @@ def connect(
     try:
         live = {stream.name: describe_stream(calls, stream) for stream in streams}
     except OtherStreamError as error:
-        raise OtherStreamError(f"{error}. {ADVICE}") from None
+        raise OtherStreamError(f"{error}; {ADVICE}") from None
     except ServiceError as error:
         if not error.missing:
             raise
-        raise SluiceError(f"{error}. {ADVICE}") from None
+        raise SluiceError(f"{error}; {ADVICE}") from None
     return KinesisLog(calls, {stream.name: stream.arn for stream in streams}), live
 
 
@@ -139,14 +139,13 @@ def compare_streams(
         problem = _difference(offsets, stream.name, live[stream.name])
         if live[stream.name].created <= _last_seen(offsets, stream.name):
             raise OtherStreamError(
-                f"{problem}. It is another stream of that name, as the query read its own after that. "
+                f"{problem}, which the query has read later than that. They are two streams of one name: "
                 f"{ADVICE}; {instead}"
             )
         if stream.arn is None:
             raise OtherStreamError(
-                f"{problem}. It is another stream of that name, or the query's was created again. If it is "
-                f"the query's, say so with --stream {live[stream.name].arn}. If not: {ADVICE[0].lower()}"
-                f"{ADVICE[1:]}; {instead}"
+                f"{problem}. Either the query's stream was deleted and created again: then say so with "
+                f"--stream {live[stream.name].arn}. Or they are two streams of one name: {ADVICE}; {instead}"
             )
         recreated.add(stream.name)
     return SameStreams(log, live, frozenset(recreated))
