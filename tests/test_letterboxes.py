@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -90,15 +91,85 @@ def test_a_directory_that_others_can_write_to_is_not_used(place: Path) -> None:
     box.close()
 
 
-def test_a_listener_that_takes_nothing_fills_no_disk(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its box holds so many letters, and no more. Others go on."""
-    monkeypatch.setattr(letterboxes, "_MOST_LETTERS", 4)
+@pytest.mark.parametrize(("bound", "value"), [("_MOST_LETTERS", 4), ("_MOST_BYTES", 4 * len('{"n": 0}'))])
+def test_a_listener_that_takes_nothing_fills_no_disk(
+    place: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+) -> None:
+    """Its box holds so many letters, the last ones, and so many bytes."""
+    monkeypatch.setattr(letterboxes, bound, value)
     box = Letterbox(place)
-    posted = [post(dict, place) for _ in range(5)]
+    for number in range(7):
+        assert post(lambda n=number: {"n": n}, place) == 1  # type: ignore[misc]
+
+    assert box.take() == [{"n": n} for n in (3, 4, 5, 6)]
+    box.close()
+
+
+def every_path_in(place: Path) -> list[Path]:
+    return sorted(place.rglob("*"), reverse=True)
+
+
+def test_whatever_a_cleaner_takes_letters_come_again(place: Path) -> None:
+    """It takes one file after the other, however old the listener is: no box of a living one is removed."""
+    box = Letterbox(place)
+    post(lambda: {"n": 0}, place)
+    for taken in range(len(every_path_in(place)) + 1):
+        post(lambda: {"n": 1}, place)
+        for path in [*every_path_in(place), place][: taken + 1]:
+            shutil.rmtree(path, ignore_errors=True)
+            path.unlink(missing_ok=True) if path.is_file() else None
+        for path in every_path_in(place):
+            os.utime(path, (1, 1))
+        for _ in range(3):  # the listener looks into its box at each event
+            post(lambda: {"n": 2}, place)
+            box.take()
+
+        assert post(lambda: {"n": 3}, place) == 1
+        assert box.take() == [{"n": 3}]
+    box.close()
+    assert not place.exists()
+
+
+def test_a_letterbox_in_whose_place_something_else_is_is_made_again(place: Path) -> None:
+    """As when a cleaner removed it and something made a directory of its name."""
+    box = Letterbox(place)
+    path = next(place.iterdir())
+    path.rmdir()
+    path.mkdir()
     box.take()
 
-    assert posted == [1, 1, 1, 0, 0]  # the lock is a file, too
-    assert post(dict, place) == 1
+    assert post(lambda: {"n": 1}, place) == 1
+    assert box.take() == [{"n": 1}]
+    assert not path.exists()
+    box.close()
+
+
+def test_a_letterbox_is_made_as_soon_as_it_can_be(place: Path) -> None:
+    """A disk may be full for a while. After `close` none is made."""
+    place.write_text("no directory")
+    box = Letterbox(place)
+    place.unlink()
+    box.take()
+
+    assert post(lambda: {"n": 1}, place) == 1
+    assert box.take() == [{"n": 1}]
+    box.close()
+    assert box.take() == []
+    assert not place.exists()
+
+
+def test_what_was_killed_in_the_making_is_removed(place: Path) -> None:
+    """A letterbox without a name, and letters of which half is written; not those of a moment ago."""
+    box = Letterbox(place)
+    path = next(place.iterdir())
+    for old, new in ((place / ".old", place / ".new"), (path / ".old", path / ".new")):
+        old.mkdir() if old.parent == place else old.write_text("{")
+        new.mkdir() if new.parent == place else new.write_text("{")
+        os.utime(old, (1, 1))
+    post(dict, place)
+    box.take()
+
+    assert sorted(each.name for each in every_path_in(place)) == sorted((".new", ".new", path.name))
     box.close()
 
 

@@ -91,7 +91,7 @@ def make_certificate() -> Certificate:
             file.write(private + certificate.public_bytes(pem))
         return load_certificate(path)
     finally:
-        Path(path).unlink()
+        Path(path).unlink(missing_ok=True)
 
 
 def load_certificate(path: str) -> Certificate:

@@ -58,8 +58,16 @@ class Rendezvous:
                 file.write(msgspec.json.encode(content))
             Path(name).replace(self.path)
         except BaseException:
-            Path(name).unlink()
+            Path(name).unlink(missing_ok=True)
             raise
+
+    def keep(self, address: Address) -> bool:
+        """Whether the file names this server. If the file is gone, as a cleaner takes it, writes it again."""
+        if self.read() is None:
+            with contextlib.suppress(OSError), locked_directory(self.path.parent):
+                if self.read() is None:
+                    self.write(address)
+        return self.read() == address
 
     def remove(self, address: Address) -> None:
         """Removes the file if it names this server, and the directory if it was the last one; or does not."""

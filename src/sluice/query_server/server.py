@@ -6,7 +6,7 @@ it and where it listens to the rendezvous file that the setup names, and then a 
 It ends when the process that it was started for has died, and when it has had nothing to do for two minutes
 (`sluice.query_server.service`). Nobody tells it that a query has ended: Spark makes the writer of a query
 anew for each batch, and each write in `foreachBatch` is one of its own. It also ends when the rendezvous file
-names another server, after its last task.
+names another server, after its last task; a file that is gone is written again.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def main(arguments: list[str]) -> None:
     def is_over(now: float) -> bool:
         if not is_running(setup.owner) or service.is_idle(now):
             return True
-        return not service.has_tasks and rendezvous.read() != server.address
+        return not rendezvous.keep(server.address) and not service.has_tasks
 
     rendezvous.write(server.address)
     os.write(1, b"listening\n")
