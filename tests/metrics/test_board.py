@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from metrics_support import metrics, shard, sink
 
+from sluice.metrics import board as board_module
 from sluice.metrics.board import Board
 from sluice.metrics.catalogue import METRICS
 
@@ -181,3 +182,28 @@ def test_lag_is_in_seconds(lag: int) -> None:
     assert values(board, "sluice.source.lag.max") == [(lag + 100) / 1000]
     assert values(board, "sluice.source.lag.mean") == [(lag + 50) / 1000]
     assert values(board, "sluice.source.lag.min") == [lag / 1000]
+
+
+def test_a_batch_of_which_no_letter_came_keeps_the_gauges_of_the_sink() -> None:
+    """The last figures that are known stay, in this run of the query."""
+    board = Board()
+    board.record(metrics())
+    board.record(metrics(sink=None, batch_id=4))
+    assert values(board, "sluice.sink.rate") == [10]
+    assert board.queries[0].sink is None
+    board.record(metrics(sink=None, batch_id=4, run="r2"))
+    assert values(board, "sluice.sink.rate") == []
+
+
+def test_counters_of_shards_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is resharded every day has new shards every day."""
+    monkeypatch.setattr(board_module, "_MOST_GONE", 20)
+    board = Board()
+    for day in range(90):
+        board.record(metrics(*(shard(f"{day}-{n}") for n in range(4)), batch_id=day))
+
+    assert len(board.counters()) < 20 + 60
+    assert len(values(board, "sluice.source.io")) == 4
+    assert values(board, "sluice.query.batches") == [90]
+    (query,) = board._queries.values()
+    assert len(query.run) < 20 + 60

@@ -118,13 +118,52 @@ def test_a_query_that_ends_is_forgotten() -> None:
     assert listener.board.samples() == []
 
 
-def test_letters_of_queries_that_are_not_ours_do_not_pile_up() -> None:
-    """Another application of the same user has its own listener."""
+def test_an_idle_query_keeps_the_figures_of_its_sink() -> None:
+    """Newer letters of the source say nothing of it. Alerts on absence would fire at each pause."""
     listener, letterbox = listen()
-    letterbox.letters = [{"kind": "sink", "query_id": str(n)} for n in range(5000)]
+    letterbox.letters = [SINK, SOURCE]
     listener.onQueryProgress(progress_event(PROGRESS))
+    before = {(each.metric.name, tuple(each.attributes.items())) for each in listener.board.samples()}
+    batch = listener.board.queries[0].sink
+    later = json.loads(json.dumps(SOURCE))
+    later["figures"]["at"] += 10_000
+    letterbox.letters = [later]
+    listener.onQueryIdle(idle())
 
-    assert len(listener._told) <= 202
+    assert {(each.metric.name, tuple(each.attributes.items())) for each in listener.board.samples()} == before
+    assert listener.board.queries[0].sink == batch is not None
+    written = [each.value for each in listener.board.samples() if each.metric.name == "sluice.sink.records"]
+    assert written == [SINK["records"]]
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_letters_of_queries_that_are_not_ours_do_not_pile_up(
+    size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another application of the same user has its own listener. Those of our own queries stay."""
+    seen: list[QueryMetrics] = []
+    listener, letterbox = listen(seen.append)
+    letterbox.letters = [SINK, SOURCE]
+    listener.onQueryProgress(progress_event(PROGRESS))
+    batch = PROGRESS["batchId"] + 1
+    letterbox.letters = [SINK | {"batch_id": batch, "records": 4}]
+    with caplog.at_level(logging.WARNING):
+        for number in range(20):
+            letterbox.letters += [
+                {"kind": "sink", "query_id": f"{number % 5}", "batch_id": n, "text": "x" * size}
+                for n in range(100)
+            ]
+            letterbox.letters += [{"kind": "source", "query_id": str(number), "streams": ["x" * size]}]
+            listener.onQueryIdle(idle())
+            kept = listener._letters._letters.values()
+            assert len(kept) <= 1_000
+            assert sum(each.size for each in kept) <= 16 * 1024 * 1024
+    listener.onQueryProgress(progress_event(PROGRESS | {"batchId": batch}))
+
+    assert seen[-1].sink is not None
+    assert seen[-1].sink.records == 4
+    assert seen[-1].streams[0].reads_refused == 0
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("event", [progress_event({}), SimpleNamespace(progress=None)])

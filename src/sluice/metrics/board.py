@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sluice.metrics.catalogue import METRICS, Sample
-from sluice.metrics.figures import QueryMetrics, ShardMetrics, SourceMetrics, StreamMetrics
+from sluice.metrics.figures import QueryMetrics, ShardMetrics, SinkMetrics, SourceMetrics, StreamMetrics
 
 __all__ = ["Board"]
 
@@ -18,6 +18,8 @@ _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 _MOST_ENDED: Final = 200
 """Queries that have ended, whose counters are kept."""
+_MOST_GONE: Final = 10_000
+"""Series of one query whose shards are not read any more, and whose counters are kept."""
 
 
 @dataclass
@@ -27,6 +29,7 @@ class _Query:
     Attributes:
         metrics: the figures of its last batch.
         event_time: when its last event was (seconds since the epoch).
+        sink: the last figures of its sink that are known in this run. Not each event has them.
         totals: by series, the counters, which only rise.
         run: by series, the last value of what is counted anew in each run of the query.
         gone: the series of `totals` whose shards are not read any more.
@@ -34,6 +37,7 @@ class _Query:
 
     metrics: QueryMetrics
     event_time: float
+    sink: SinkMetrics | None = None
     totals: dict[_Series, float] = field(default_factory=dict)
     run: dict[_Series, float] = field(default_factory=dict)
     gone: frozenset[_Series] = frozenset()
@@ -66,8 +70,10 @@ class Board:
                     query = _Query(metrics, metrics.timestamp)
                 self._queries[metrics.query_id] = query
             if query.metrics.run_id != metrics.run_id:
-                query.run = {}
-            query.metrics = metrics
+                query.run, query.sink = {}, None
+            query.sink = metrics.sink or query.sink
+            # What is newer is about the source alone.
+            query.metrics = metrics if is_batch else replace(metrics, sink=query.metrics.sink)
             query.event_time = max(query.event_time, metrics.timestamp + (metrics.batch_seconds or 0.0))
             self._count(query, is_batch=is_batch)
 
@@ -141,6 +147,9 @@ class Board:
         query.gone = frozenset(
             each for each in query.totals if each[0].startswith("sluice.source.") and each not in seen
         )
+        for series in [each for each in query.totals if each in query.gone][:-_MOST_GONE]:
+            del query.totals[series]
+            query.run.pop(series, None)
         sink = metrics.sink
         if sink is None or not is_batch:
             return
@@ -180,7 +189,7 @@ def _samples(query: _Query) -> Iterator[Sample]:
             {**attributes, "sluice.lag.basis": shard.lag_basis or ""},
             _seconds(shard.millis_behind_latest),
         )
-    if (sink := metrics.sink) is not None:
+    if (sink := query.sink) is not None:
         of_sink = {**of_query, "sluice.destination": sink.destination or ""}
         yield from _known("sluice.sink.rate", of_sink, sink.rate)
         yield from _known("sluice.sink.limit", of_sink, sink.limit)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -19,6 +18,7 @@ from sluice.letterboxes import Letterbox
 from sluice.metrics.board import Board
 from sluice.metrics.exporters import CallableExporter, Exporter, Guard
 from sluice.metrics.figures import QueryMetrics
+from sluice.metrics.kept_letters import KeptLetters
 from sluice.metrics.progress import read_progress
 
 if TYPE_CHECKING:
@@ -31,28 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SluiceListener"]
 
-_MOST_UNKNOWN: Final = 200
-"""Queries that are not known here, such as those of another application, whose reports are kept."""
-
-
-@dataclass
-class _Told:
-    """What letters have told of a query.
-
-    Attributes:
-        sink: the letters of epochs for which no progress event has come yet.
-        sources: the last letter of each source, by its streams.
-    """
-
-    sink: list[Mapping[str, Any]] = field(default_factory=list)
-    sources: dict[tuple[str, ...], Mapping[str, Any]] = field(default_factory=dict)
-
-    def take_epochs(self, batch_id: int) -> list[Mapping[str, Any]]:
-        """The epochs that ended with this batch: when its event comes, the next may have ended as well."""
-        later = [each for each in self.sink if (each.get("batch_id") or 0) > batch_id]
-        taken = [each for each in self.sink if (each.get("batch_id") or 0) <= batch_id]
-        self.sink = later
-        return taken
+_MOST_QUERIES: Final = 1_000
+"""Queries whose last progress is kept. Spark may drop the event that one has ended."""
 
 
 class SluiceListener(StreamingQueryListener):
@@ -86,8 +66,8 @@ class SluiceListener(StreamingQueryListener):
         self._letterbox = letterbox or Letterbox()
         self._exporters: list[tuple[Exporter, Guard]] = []
         self._guard = Guard("reading a query's progress")
-        self._told: dict[str, _Told] = {}
-        self._last: dict[str, Mapping[str, Any]] = {}
+        self._last: dict[str, Mapping[str, Any]] = {}  # by query, that of the latest event last
+        self._letters = KeptLetters(self._last.__contains__)
         try:
             for given in exporters:
                 exporter: Any = given if hasattr(given, "export") else CallableExporter(given)
@@ -117,20 +97,19 @@ class SluiceListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Called when a query has ended, with or without an error."""
-        query_id = str(event.id)
-        self.board.forget(query_id)
-        self._told.pop(query_id, None)
-        self._last.pop(query_id, None)
+        self._forget(str(event.id))
 
     def _handle_progress(self, progress: Mapping[str, Any]) -> None:
         self._read_letters()
         query_id = str(progress["id"])
-        told = self._told.setdefault(query_id, _Told())
-        epochs = told.take_epochs(int(progress["batchId"]))
-        metrics = read_progress(progress, epochs, self._source_reports(told, progress))
+        epochs = self._letters.take_epochs(query_id, int(progress["batchId"]))
+        metrics = read_progress(progress, epochs, self._source_reports(query_id, progress))
         if not metrics.is_of_sluice:
             return
+        self._last.pop(query_id, None)
         self._last[query_id] = progress
+        if len(self._last) > _MOST_QUERIES:
+            self._forget(next(iter(self._last)))
         self.board.record(metrics)
         for exporter, guard in self._exporters:
             guard.call(lambda exporter=exporter: exporter.export(metrics))  # type: ignore[misc]
@@ -138,30 +117,22 @@ class SluiceListener(StreamingQueryListener):
     def _handle_idle(self, query_id: str, timestamp: str) -> None:
         """Takes newer reports of the planner: a query that is throttled for long is idle for Spark."""
         self._read_letters()
-        last, told = self._last.get(query_id), self._told.get(query_id)
-        if last is not None and told is not None and told.sources:
-            metrics = read_progress(last, (), self._source_reports(told, last))
-            self.board.record(metrics, is_batch=False)
+        last = self._last.get(query_id)
+        if last is not None and (reports := self._source_reports(query_id, last)):
+            self.board.record(read_progress(last, (), reports), is_batch=False)
         self.board.mark_alive(query_id, parse_instant(timestamp) / MICROS_PER_SECOND)
 
     def _read_letters(self) -> None:
         for letter in self._letterbox.take():
-            query_id = letter.get("query_id")
-            if not query_id:
-                continue
-            told = self._told.setdefault(str(query_id), _Told())
-            if letter.get("kind") == "sink":
-                told.sink.append(letter)
-            elif letter.get("kind") == "source":
-                told.sources[tuple(letter.get("streams", ()))] = letter
-        unknown = [query_id for query_id in self._told if query_id not in self._last]
-        for query_id in unknown[:-_MOST_UNKNOWN]:
-            del self._told[query_id]
+            self._letters.add(letter)
 
-    @staticmethod
-    def _source_reports(told: _Told, progress: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        run = progress.get("runId")
-        return [each for each in told.sources.values() if each.get("run_id") == run]
+    def _source_reports(self, query_id: str, progress: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        return self._letters.sources(query_id, progress.get("runId"))
+
+    def _forget(self, query_id: str) -> None:
+        self.board.forget(query_id)
+        self._letters.forget(query_id)
+        self._last.pop(query_id, None)
 
 
 def _name(exporter: object) -> str:
