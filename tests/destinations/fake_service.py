@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from strict_requests import violation
 from urllib3._collections import HTTPHeaderDict
 
 from sluice.aws.clients import client_for
@@ -73,6 +74,10 @@ def refusal(code: str, message: str = "no", *, status: int = 400) -> AWSResponse
     return answer({"__type": code, "message": message}, status)
 
 
+VIOLATIONS: list[str] = []
+"""What requests had that their service forbids. A test that has one fails: see conftest.py."""
+
+
 class FakeService:
     """Answers the requests of an SDK client, in the place of the network.
 
@@ -104,6 +109,8 @@ class FakeService:
         parameters = json.loads(body)
         with self._lock:
             self.calls.append((operation, parameters))
+            if problem := violation(operation, parameters):
+                VIOLATIONS.append(problem)
             answered = self._respond(operation, parameters)
         if isinstance(answered, Exception):
             raise answered

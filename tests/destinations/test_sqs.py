@@ -45,26 +45,37 @@ def results(accepted: Sequence[int], *failed: tuple[int, str, bool]) -> Any:
     )
 
 
-def test_a_request_holds_all_fields_of_a_message() -> None:
-    """Except for those that are None."""
-    made, service = destination(lambda _, __: results([0, 1]))
-    full = SqsMessage("a", "g", "d", 7, {"kind": "x"})
+ATTRIBUTES = {"MessageAttributes": {"kind": {"DataType": "String", "StringValue": "x"}}}
 
-    assert made.submit([full, SqsMessage("b")]) == SubmitResult([], {}, [])
+
+@pytest.mark.parametrize(
+    ("url", "full", "fields"),
+    [
+        (
+            URL,
+            SqsMessage("a", "g", None, 7, {"kind": "x"}),
+            {"MessageGroupId": "g", "DelaySeconds": 7, **ATTRIBUTES},
+        ),
+        (
+            f"{URL}.fifo",
+            SqsMessage("a", "g", "d", None, {"kind": "x"}),
+            {"MessageGroupId": "g", "MessageDeduplicationId": "d", **ATTRIBUTES},
+        ),
+    ],
+    ids=["standard", "fifo"],
+)
+def test_a_request_holds_all_fields_of_a_message(url: str, full: SqsMessage, fields: dict[str, Any]) -> None:
+    """Except for those that are None."""
+    made, service = destination(lambda _, __: results([0, 1]), url)
+
+    assert made.submit([full, SqsMessage("b", "h")]) == SubmitResult([], {}, [])
     ((operation, sent),) = service.calls
     assert operation == "SendMessageBatch"
     assert sent == {
-        "QueueUrl": URL,
+        "QueueUrl": url,
         "Entries": [
-            {
-                "Id": "0",
-                "MessageBody": "a",
-                "MessageGroupId": "g",
-                "MessageDeduplicationId": "d",
-                "DelaySeconds": 7,
-                "MessageAttributes": {"kind": {"DataType": "String", "StringValue": "x"}},
-            },
-            {"Id": "1", "MessageBody": "b"},
+            {"Id": "0", "MessageBody": "a", **fields},
+            {"Id": "1", "MessageBody": "b", "MessageGroupId": "h"},
         ],
     }
 
