@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import sluice
 
@@ -56,3 +56,26 @@ def test_a_thread_that_registers_the_formats_writes(
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_query_that_registers_the_formats_in_each_batch_has_one_listener(
+    spark: SparkSession, checkpoint: str
+) -> None:
+    """Each batch has an object of its own for the query's session."""
+    sessions: list[Any] = []
+    listeners: list[int] = []
+
+    def handle(batch: DataFrame, _number: int) -> None:
+        session: Any = batch.sparkSession
+        sluice.register(session)
+        sessions.append(session)
+        listeners.append(len(session._jsparkSession.streams().listListeners()))
+
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    query = rows.writeStream.foreachBatch(handle).option("checkpointLocation", checkpoint).start()
+    while len(listeners) < 4:
+        assert not query.awaitTermination(1)
+    query.stop()
+
+    assert set(listeners) == {1}
+    assert len({*map(id, sessions)}) > 1

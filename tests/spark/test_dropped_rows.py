@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -222,6 +223,78 @@ def test_a_session_gets_one_listener(kind: type) -> None:
 
     assert [len(each.streams.listeners) for each in (first, second)] == [1, 1]
     assert isinstance(first.streams.listeners[0], DroppedRowsListener)
+
+
+class FakeJvmSession:
+    """A session in the JVM: the listeners there, which several sessions in Python share."""
+
+    def __init__(self, gateway: object) -> None:
+        self._gateway_client = gateway
+        self.listeners: list[object] = []
+
+    def streams(self) -> FakeJvmSession:
+        return self
+
+    def listListeners(self) -> list[object]:  # noqa: N802 - Spark's name
+        return self.listeners
+
+
+@pytest.fixture
+def in_python(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeJvmSession], Any]:
+    """Makes a session in Python for one in the JVM."""
+    monkeypatch.setattr(dropped_rows, "_listeners", [])
+    gateways: list[object] = []
+
+    def in_jvm(listener: Any) -> Any:
+        return listener.__dict__.setdefault("in_jvm", SimpleNamespace(_gateway_client=gateways[-1]))
+
+    monkeypatch.setattr(DroppedRowsListener, "_jlistener", property(in_jvm))
+
+    def make(jvm: FakeJvmSession) -> Any:
+        gateways.append(jvm._gateway_client)
+        made: Any = FakeClassicSession()
+        made._jsparkSession = jvm
+        made.streams.addListener = lambda listener: jvm.listeners.append(listener._jlistener)
+        return made
+
+    return make
+
+
+def test_a_session_of_the_jvm_gets_one_listener_however_often_python_sees_it(
+    in_python: Callable[[FakeJvmSession], Any],
+) -> None:
+    """In foreachBatch, each batch has an object of its own for one session."""
+    gateway = object()
+    ours, of_the_query = FakeJvmSession(gateway), FakeJvmSession(gateway)
+    for _ in range(50):
+        for each in (ours, of_the_query):
+            listen_if_possible(in_python(each))
+
+    assert [len(each.listeners) for each in (ours, of_the_query)] == [1, 1]
+    assert ours.listeners == of_the_query.listeners  # no listener is ever freed
+
+
+def test_a_session_of_another_jvm_gets_a_listener_of_its_own(
+    in_python: Callable[[FakeJvmSession], Any],
+) -> None:
+    """A notebook may stop its JVM, and start another one."""
+    before, after = FakeJvmSession(object()), FakeJvmSession(object())
+    listen(in_python(before))
+    listen(in_python(after))
+
+    assert [len(each.listeners) for each in (before, after)] == [1, 1]
+    assert before.listeners != after.listeners
+
+
+def test_a_listener_is_added_where_the_others_cannot_be_listed(
+    in_python: Callable[[FakeJvmSession], Any],
+) -> None:
+    """Some platforms forbid the call."""
+    jvm = FakeJvmSession(object())
+    jvm.streams = None  # type: ignore[assignment, method-assign]
+    listen(in_python(jvm))
+
+    assert len(jvm.listeners) == 1
 
 
 def test_registering_adds_a_listener_where_spark_is_not_remote() -> None:

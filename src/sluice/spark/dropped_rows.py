@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -36,18 +37,44 @@ _log = logging.getLogger(__name__)
 _LINE_INTERVAL = 60.0
 """Seconds between two lines about one run of a query."""
 
+_lock = threading.Lock()
 _sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+_listeners: list[DroppedRowsListener] = []
+"""One at most: that of all sessions of the JVM. Neither Python nor the JVM ever frees a listener."""
 
 
 def listen(session: SparkSession) -> None:
     """Logs rows that Spark drops in the queries of a session from now on. The second call does nothing.
 
+    Several objects of Python may stand for one session of the JVM, such as ``batch.sparkSession`` of each
+    batch in ``foreachBatch``. They have one listener together.
+
     Raises:
         Exception: Spark admits no listener.
     """
-    if session not in _sessions:
-        session.streams.addListener(DroppedRowsListener())
+    with _lock:
+        if session in _sessions:
+            return
+        in_jvm = getattr(session, "_jsparkSession", None)
+        listener = DroppedRowsListener() if in_jvm is None else _listener_of_jvm(in_jvm)
+        if in_jvm is None or not _is_listening(in_jvm, listener):
+            session.streams.addListener(listener)
         _sessions.add(session)
+
+
+def _listener_of_jvm(in_jvm: Any) -> DroppedRowsListener:
+    """The listener of the JVM in which the session is. A program may end its JVM, and start another one."""
+    if not _listeners or _listeners[0]._jlistener._gateway_client is not in_jvm._gateway_client:  # noqa: SLF001
+        _listeners[:] = [DroppedRowsListener()]
+    return _listeners[0]
+
+
+def _is_listening(in_jvm: Any, listener: DroppedRowsListener) -> bool:
+    try:
+        return any(each == listener._jlistener for each in in_jvm.streams().listListeners())  # noqa: SLF001
+    except Exception:  # noqa: BLE001 - some platforms forbid such calls, each in its own way
+        _log.debug("the listeners of the session are not known", exc_info=True)
+        return False
 
 
 def listen_if_possible(session: SparkSession) -> None:
