@@ -18,6 +18,7 @@ import pyarrow as pa
 from sluice.errors import OptionError
 from sluice.sink.contracts import StructType
 from sluice.sink.nested_values import Change, change_of
+from sluice.sink.utc import in_utc
 
 __all__ = ["AvroRows", "avro_schema", "load_fastavro", "parse_schema"]
 
@@ -243,7 +244,7 @@ class AvroRows:
         for column, field in zip(batch.columns, batch.schema, strict=True):
             change = _as_kind(field.type, self._kinds.get(field.name))
             change = change or change_of(field.type, lambda _: None, keeps_nulls=True)
-            values = column.to_pylist()
+            values = in_utc(column).to_pylist()
             columns.append(values if change is None else [v if v is None else change(v) for v in values])
         names = batch.schema.names
         return [self._datum(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]

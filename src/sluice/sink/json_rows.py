@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sluice.sink.json_values import not_finite_text
 from sluice.sink.nested_values import Change, change_of
+from sluice.sink.utc import in_utc
 
 __all__ = ["JsonRows", "unsupported_type"]
 
@@ -49,7 +50,7 @@ def unsupported_type(data_type: Any, *, text_keys: bool) -> str | None:
 
 
 def _plain_values(_: str, column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+    values: list[Any] = in_utc(column).to_pylist()
     return values
 
 

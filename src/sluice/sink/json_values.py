@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sluice.instants import MICROS_PER_SECOND, far_date, far_instant
+from sluice.sink.utc import in_utc
 
 __all__ = ["fields_of_row", "json_text", "json_value", "not_finite_text", "python_value"]
 
@@ -125,7 +126,7 @@ def python_value(scalar: Any) -> Any:
             return f"<{scalar.type}>"
     try:
         # What Python has for nanoseconds depends on whether pandas is installed.
-        return _text(scalar) if getattr(scalar.type, "unit", "") == "ns" else scalar.as_py()
+        return _text(scalar) if getattr(scalar.type, "unit", "") == "ns" else in_utc(scalar).as_py()
     except Exception:  # noqa: BLE001 - the type of the error depends on the type of the value
         return _text(scalar)
 

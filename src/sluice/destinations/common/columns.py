@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.sink.contracts import StructType
+from sluice.sink.utc import in_utc
 
 __all__ = [
     "ROWS_AT_A_TIME",
@@ -131,6 +132,7 @@ def python_values(destination: str, column: str, array: Any, first: int) -> list
         InvalidRecordError: Python has no such value. Spark has dates and timestamps before the year 1 and
             after 9999, and strings that are no UTF-8.
     """
+    array = in_utc(array)
     try:
         values: list[Any] = array.to_pylist()
     except (ValueError, OverflowError):
