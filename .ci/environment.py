@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("demo", "test", "foreign", "dev")  # the extras of pyproject.toml, each one holding those before it
@@ -36,15 +37,16 @@ def main() -> None:
 def make(environment: Path, extra: str, pyspark: str) -> None:
     stamp = environment / "sluice-stamp.json"
     wanted = {
+        "root": str(ROOT),  # programs of the environment, and its link to the project, hold the path
         "python": sys.version,
         "pyspark": pyspark,
         "project": hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest(),
     }
-    found = json.loads(stamp.read_text()) if stamp.exists() else {}
+    found = read(stamp) if runs(environment) else {}
     level = LEVELS.index(extra)
-    if {key: found.get(key) for key in wanted} == wanted and found.get("level", -1) >= level:
+    if {key: found.get(key) for key in wanted} == wanted and found["level"] >= level:
         return
-    if found.get("python") != wanted["python"]:
+    if any(found.get(key) != wanted[key] for key in ("root", "python")):
         say(f"making {environment.name} with Python {sys.version.split()[0]}")
         run(sys.executable, "-m", "venv", "--clear", str(environment))
     level = max(level, found.get("level", -1))
@@ -54,7 +56,26 @@ def make(environment: Path, extra: str, pyspark: str) -> None:
     python = str(environment / "bin" / "python")
     quiet = ("--quiet", "--disable-pip-version-check")
     run(python, "-m", "pip", "install", *quiet, "--editable", f"{ROOT}[{LEVELS[level]}]", pyspark)
-    stamp.write_text(json.dumps({**wanted, "level": level}))
+    written = stamp.with_suffix(".new")  # a stamp that is there is whole
+    written.write_text(json.dumps({**wanted, "level": level}))
+    written.replace(stamp)
+
+
+def read(stamp: Path) -> dict[str, Any]:
+    """What the stamp says; nothing if it is missing or damaged."""
+    try:
+        found = json.loads(stamp.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("level"), int) else {}
+
+
+def runs(environment: Path) -> bool:
+    """Whether the environment has a Python that starts; that of the system may have gone elsewhere."""
+    try:
+        return subprocess.run((str(environment / "bin" / "python"), "-c", ""), check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def say(what: str) -> None:
