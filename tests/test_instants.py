@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.instants import (
     EPOCH,
+    http_date,
     iso_instant,
     micros_from_datetime,
     micros_from_seconds,
@@ -123,3 +125,23 @@ def test_seconds_are_rounded_half_to_even() -> None:
         -7_812,
         -23_438,
     ]
+
+
+@pytest.mark.parametrize("zone", ["GMT", "+0000", "-0000", "UT"])
+@pytest.mark.parametrize("here", ["UTC", "Asia/Tokyo"])
+def test_dates_of_answers_are_utc(zone: str, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a host that does not tell its zone, wherever they are read."""
+    monkeypatch.setenv("TZ", here)
+    time.tzset()
+    try:
+        found = http_date(f" Sun, 06 Nov 1994 08:49:37 {zone}")
+        assert found is not None
+        assert found.timestamp() == 784_111_777
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("text", ["", "now", "Sun, 99 Nov 1994 08:49:37 GMT", "1994-11-06T08:49:37Z"])
+def test_what_is_no_date_is_none(text: str) -> None:
+    assert http_date(text) is None

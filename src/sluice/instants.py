@@ -11,6 +11,7 @@ import re
 import time
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from sluice.errors import OptionError
@@ -21,6 +22,7 @@ __all__ = [
     "TIME_FORM",
     "far_date",
     "far_instant",
+    "http_date",
     "iso_instant",
     "micros_from_datetime",
     "micros_from_seconds",
@@ -60,6 +62,19 @@ def micros_from_datetime(moment: datetime) -> int:
 def micros_to_datetime(micros: int) -> datetime:
     """The datetime in UTC. Raises OverflowError beyond the years 1 to 9999."""
     return EPOCH + micros * _MICROSECOND
+
+
+def http_date(text: str) -> datetime | None:
+    """The instant of a header such as ``Date``; None where it has another form.
+
+    "-0000" is UTC, too: that of a host that does not tell its zone (RFC 5322, 3.3), which Python makes a time
+    without one.
+    """
+    try:
+        found = parsedate_to_datetime(text.strip())
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
 def micros_from_seconds(seconds: float) -> int:

@@ -210,6 +210,16 @@ def test_a_real_listener_is_asked(listener: str, address: str) -> None:
     assert rows(done.out)[0][:2] == ["clicks/a", "1500 ms"]
 
 
+def test_a_listener_of_this_host_is_asked_without_the_proxy(
+    listener: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loopback address of a proxy is another host."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+
+    assert sluice("top", listener, "--once", "--interval", "0").code == 0
+
+
 def test_json_is_one_object(listener: str) -> None:
     """As that of each command."""
     done = sluice("top", listener, "--json", "--interval", "0.01")

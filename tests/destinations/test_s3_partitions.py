@@ -101,3 +101,10 @@ def test_a_string_that_is_no_utf8_is_refused() -> None:
     column = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"], pa.binary()).buffers())
     with pytest.raises(InvalidRecordError, match="column 'text' has a string that is not UTF-8"):
         split(["text"], [column])
+
+
+@pytest.mark.parametrize("character", ["\ufffe", "\uffff"])
+def test_a_string_that_no_listing_can_hold_is_refused(character: str) -> None:
+    """S3 lists keys in XML, which has no such character: nobody would find the file."""
+    with pytest.raises(InvalidRecordError, match="column 'text' has a string with U"):
+        split(["text"], [pa.array(["fine", f"a{character}"])])

@@ -17,7 +17,15 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter, DataSourceStreamWriter
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType, YearMonthIntervalType
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError
@@ -212,12 +220,19 @@ def test_all_columns_of_the_source_can_be_given_to_a_stream() -> None:
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_column_that_spark_cannot_give_to_python_is_refused(*, streaming: bool) -> None:
     """Else the task fails with `KeyError: 21`, also where the column is to be ignored."""
-    unreadable = [StructField("age", YearMonthIntervalType()), StructField("m", YearMonthIntervalType(1, 1))]
+    unreadable = [
+        StructField("age", YearMonthIntervalType()),
+        StructField("m", YearMonthIntervalType(1, 1)),
+        StructField("l", ArrayType(YearMonthIntervalType())),
+        StructField("s", StructType([StructField("in", MapType(StringType(), YearMonthIntervalType()))])),
+    ]
     schema = StructType([*SCHEMA.fields, *unreadable])
     made = source(unknownColumns="ignore")
     message = (
-        "async-sink: column 'age' is interval year to month; column 'm' is interval month: Spark cannot give "
-        "intervals of months to Python"
+        "async-sink: column 'age' is interval year to month; column 'm' is interval month; "
+        "column 'l' is array<interval year to month>; "
+        "column 's' is struct<in:map<string,interval year to month>>: Spark cannot give intervals "
+        "of months to Python"
     )
     with pytest.raises(OptionError, match=message):
         (made.streamWriter if streaming else made.writer)(schema, overwrite=False)

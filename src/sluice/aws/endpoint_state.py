@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
+
+from sluice.instants import http_date
 
 __all__ = ["EndpointState", "endpoint_state"]
 
@@ -58,10 +59,10 @@ class EndpointState:
         if headers is None:
             return
         self.reached = True
-        try:
-            date = parsedate_to_datetime(headers["date"]).timestamp()
-        except (KeyError, TypeError, ValueError):
+        written = http_date(headers.get("date", ""))
+        if written is None:
             return
+        date = written.timestamp()
         # The service wrote its time, cut to whole seconds, between `sent` and `received`.
         lowest, highest = date - received, date + 1.0 - sent
         if received - sent > _SLOW and lowest <= 0.0 <= highest:

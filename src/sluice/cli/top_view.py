@@ -9,11 +9,13 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.positions import describe, known_lag
 from sluice.cli.report import duration, table
 from sluice.errors import SluiceError
+from sluice.hosts import is_loopback
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.offsets import After, Closed
 
@@ -196,7 +198,11 @@ def _fetch(url: str) -> bytes:
     # Only http or https: `file:` would read files of this host.
     if not url.startswith(("http://", "https://")):
         raise SluiceError(f"{url} is no address of a listener: expected host:port or http://host:port")
-    with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:  # noqa: S310 - checked above
+    proxies: dict[str, str] | None = (
+        {} if is_loopback(urlsplit(url).hostname or "") else None
+    )  # a proxy's loopback is another host
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+    with opener.open(url, timeout=_TIMEOUT) as answer:
         body: bytes = answer.read(_LARGEST)
     return body
 

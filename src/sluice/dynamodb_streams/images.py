@@ -47,12 +47,15 @@ def _plain(attribute: Any) -> Any:
     if not isinstance(attribute, Mapping) or len(attribute) != 1:
         return attribute
     ((kind, value),) = attribute.items()
-    make = _VALUES.get(kind)
-    return attribute if make is None else make(value)  # an unknown type stays as the service writes it
+    expected, make = _VALUES.get(kind, _UNKNOWN)
+    # An unknown type, or a value of another form, stays as the service writes it.
+    return make(value) if isinstance(value, expected) else attribute
 
 
-def _number(text: str) -> Any:
+def _number(text: Any) -> Any:
     """The number, digit by digit: no float comes in between."""
+    if not isinstance(text, str):
+        return text
     if _JSON_NUMBER.fullmatch(text) is None:
         try:
             text = str(Decimal(text))
@@ -63,11 +66,12 @@ def _number(text: str) -> Any:
     return msgspec.Raw(text.encode())
 
 
-_VALUES: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(("S", "B", "BOOL", "SS", "BS"), lambda value: value),
-    "N": _number,
-    "NS": lambda numbers: [_number(each) for each in numbers],
-    "NULL": lambda _: None,
-    "M": lambda values: {name: _plain(inner) for name, inner in values.items()},
-    "L": lambda values: [_plain(inner) for inner in values],
+_UNKNOWN: Final[tuple[type, Callable[[Any], Any]]] = (type(None), lambda value: value)
+_VALUES: Final[Mapping[str, tuple[type, Callable[[Any], Any]]]] = {
+    **dict.fromkeys(("S", "B", "BOOL", "SS", "BS"), (object, lambda value: value)),
+    "N": (str, _number),
+    "NS": (list, lambda numbers: [_number(each) for each in numbers]),
+    "NULL": (object, lambda _: None),
+    "M": (dict, lambda values: {name: _plain(inner) for name, inner in values.items()}),
+    "L": (list, lambda values: [_plain(inner) for inner in values]),
 }

@@ -191,13 +191,23 @@ def _refuse_unreadable_columns(schema: StructType) -> None:
     found = [
         f"column '{field.name}' is {field.dataType.simpleString()}"
         for field in schema.fields
-        if field.dataType.simpleString().startswith(_MONTHS)
+        if any(kind.simpleString().startswith(_MONTHS) for kind in _types_in(field.dataType))
     ]
     if found:
         raise OptionError(
             f"{FORMAT}: {'; '.join(found)}: Spark cannot give intervals of months to Python: leave such "
             "columns out, or cast them, to string for instance"
         )
+
+
+def _types_in(kind: Any) -> Iterator[Any]:
+    """A type without types inside, or those inside."""
+    inner = [getattr(kind, name) for name in ("elementType", "keyType", "valueType") if hasattr(kind, name)]
+    inner += [field.dataType for field in getattr(kind, "fields", ())]
+    if not inner:
+        yield kind
+    for each in inner:
+        yield from _types_in(each)
 
 
 def _check_destination(setup: SinkSetup) -> None:

@@ -75,13 +75,19 @@ def _looker(arguments: argparse.Namespace) -> Callable[[Look | None], Look]:
     source: str = arguments.source
     if _ADDRESS.match(source) and not Path(source).exists():
         return lambda before: rated(look_at_listener(source, time.time()), before)
-    storage = open_storage(source, connection_of(arguments))
+    connection = connection_of(arguments)
+    storage = open_storage(source, connection)
     if not storage.exists():
         raise UsageError(
             f"{source} is neither a checkpoint nor the address of a listener, which has a port: "
             "127.0.0.1:9464"
         )
-    return lambda before: rated(look_at_checkpoint(Checkpoint(storage), time.time()), before)
+
+    def look(before: Look | None) -> Look:
+        # Anew each time: credentials of a role last an hour, and a file system keeps those it began with.
+        return rated(look_at_checkpoint(Checkpoint(open_storage(source, connection)), time.time()), before)
+
+    return look
 
 
 def _show(look: Look, *, is_live: bool) -> None:

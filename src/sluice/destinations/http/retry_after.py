@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import Final
+
+from sluice.instants import http_date
 
 __all__ = ["retry_after"]
 
@@ -21,15 +21,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     text = headers.get("retry-after", "").strip()
     if _SECONDS.fullmatch(text):
         return float(text)
-    until, now = _instant(text), _instant(headers.get("date", ""))
+    until, now = http_date(text), http_date(headers.get("date", ""))
     if until is None or now is None:
         return None
     return max(0.0, (until - now).total_seconds())
-
-
-def _instant(text: str) -> datetime | None:
-    try:
-        found = parsedate_to_datetime(text.strip())
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)

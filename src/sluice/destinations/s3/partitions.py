@@ -16,6 +16,7 @@ from sluice.sink.contracts import StructType
 
 __all__ = ["Partitioning"]
 
+_IN_NO_LISTING: Final = re.compile("[\ufffe\uffff]")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _TYPES: Final = "string, boolean, tinyint, smallint, int, bigint or date"
 _TYPE: Final = re.compile(r"string( .*)?|(var)?char\(\d+\)|boolean|tinyint|smallint|int|bigint|date")
@@ -99,7 +100,7 @@ def _labels(name: str, column: Any) -> tuple[list[str], Any]:
     """The directory names that a column makes, each once, and for each row the position of its own.
 
     Raises:
-        InvalidRecordError: a string is not UTF-8, as keys must be.
+        InvalidRecordError: a string is not UTF-8, as keys must be, or has characters that XML has not.
     """
     encoded = column.dictionary_encode(null_encoding="encode")
     try:
@@ -108,6 +109,11 @@ def _labels(name: str, column: Any) -> tuple[list[str], Any]:
         raise InvalidRecordError(
             f"destination 's3', option 'partitionBy': column '{name}' has a string that is not UTF-8"
         ) from None
+    if any(text is not None and _IN_NO_LISTING.search(text) for text in texts):
+        raise InvalidRecordError(
+            f"destination 's3', option 'partitionBy': column '{name}' has a string with U+FFFE or U+FFFF, "
+            "which S3 lists in no key"
+        )
     label = hive_escaped(name)
     # The empty string has the name of null.
     labels = pa.array([f"{label}={hive_escaped(text) if text else _NULL}/" for text in texts])
