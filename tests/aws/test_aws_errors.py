@@ -299,3 +299,10 @@ def test_a_damaged_answer_names_the_option_that_asks_in_another_form() -> None:
     problem = translate(damaged, operation="GetRecords", target="clicks", endpoint=ENDPOINT)
     assert "option 'wireFormat' json" in str(problem)
     assert problem.retryable
+
+
+@pytest.mark.parametrize("code", ["Li\ufffditExceededException", "Access\x00Denied", "Validation Exception"])
+def test_a_damaged_code_says_nothing_of_the_call(code: str) -> None:
+    """It is made again, as after any other damaged answer."""
+    problem = translate(client_error(code), operation="ListShards", target="clicks", endpoint=ENDPOINT)
+    assert problem.retryable

@@ -146,6 +146,8 @@ _REDACTIONS: Final = (
     (re.compile(r"\b[0-9a-f]{64}\b"), "***"),
     (re.compile(r"[A-Za-z0-9+/=_%-]{100,}"), "***"),
 )
+# What a code may be. Another one was damaged on its way, and says nothing of the call.
+_CODE = re.compile(r"[!-~]+")
 # urllib3 opens its messages with the connection: its address in memory, or host and port.
 _CONNECTION_PREFIX = re.compile(r"^(?:<[^>]* object at 0x[0-9a-f]+>|\w+\(host=[^)]*\)): ")
 # TLS failures that another attempt will not change: a certificate, or a port that does not speak TLS.
@@ -235,13 +237,14 @@ def _from_answer(error: sdk.ClientError, operation: str, target: str, endpoint: 
     name = re.split(r"[.#]", code)[-1]
     cause = str(details.get("Message") or "") or f"HTTP status {status}"
     cause = _in_role(error, operation, cause)
+    is_damaged = _CODE.fullmatch(name) is None
     throttling = name in _THROTTLING or status == 429
     return ServiceError(
         _message(operation, target, endpoint, code, cause),
         operation=operation,
         target=target,
         code=name,
-        retryable=throttling or name in _TRANSIENT or status == 408 or status >= 500,
+        retryable=throttling or is_damaged or name in _TRANSIENT or status == 408 or status >= 500,
         throttling=throttling,
         missing=name in _MISSING,
         expired_iterator=name == _EXPIRED_ITERATOR,
