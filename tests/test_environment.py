@@ -80,6 +80,16 @@ def test_one_sentence_where_the_environment_is_not_activated() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"])
+def test_a_path_with_a_blank_is_named(name: str) -> None:
+    """Spark would run tasks with it, and find no format."""
+    command = "/home/me/my project/.venv/bin/python"
+    there = Probed(command, command, platform.python_version(), "x86_64")
+    told = explain_lookup({name: command}, always(there)) or ""
+    assert told.startswith(f"Spark searches for no formats, since '{command}' has a blank in its path: link")
+    assert explain_workers({name: command}, always(there)) is None
+
+
 def test_one_sentence_under_jupyter() -> None:
     """There the other variable is the one that counts, and registering helps without a restart."""
     environment = {"PYSPARK_DRIVER_PYTHON": "jupyter", "PYSPARK_PYTHON": sys.executable}

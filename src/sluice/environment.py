@@ -206,7 +206,7 @@ def explain_lookup(
     """
     probed = probe(lookup_python(environment))
     if (problem := probed.problem(shims=True)) is None:
-        return None
+        return _link_without_blanks(probed.command) if re.search(r"\s", probed.command) else None
     if is_sent and probed.path is not None:
         return (
             f"Spark asks {probed.shown} for formats, which {problem}, and gets nothing of what --py-files "
@@ -220,6 +220,15 @@ def explain_lookup(
     return (
         f"Spark asks {probed.shown} for formats, which {problem}: set "
         f"{name}={sys.executable} before the session starts{otherwise}"
+    )
+
+
+def _link_without_blanks(command: str) -> str:
+    """Spark asks a shell whether the command is there, without quotes, and then searches for no formats."""
+    return (
+        f"Spark searches for no formats, since '{command}' has a blank in its path: link the environment, as "
+        f"by ln -s '{sys.prefix}' /tmp/environment, and set {PYSPARK_PYTHON}=/tmp/environment/bin/python "
+        "before the session starts, or call sluice.register(spark) in it"
     )
 
 
