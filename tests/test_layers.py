@@ -133,7 +133,7 @@ LAYERS = (
     ),
     # In the application's process; only the listener needs Spark.
     Layer(("sluice.metrics.listener",), (*BASE, "sluice.metrics"), SPARK),
-    Layer(("sluice.metrics.cloudwatch",), (*BASE, "sluice.metrics"), SDK),
+    Layer(("sluice.metrics.cloudwatch",), (*BASE, "sluice.aws", "sluice.metrics"), SDK),
     Layer(("sluice.metrics",), (*BASE, "sluice.metrics", "sluice.source")),
     # Beside Spark: what it commands has to run where there is none.
     Layer(

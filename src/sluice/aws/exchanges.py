@@ -11,14 +11,17 @@ import contextlib
 import socket
 import threading
 import time
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Final
 
-from urllib3 import connection
+import urllib3
+from urllib3 import connection, connectionpool
+from urllib3.exceptions import HTTPError
 
 from sluice.aws.watchdog import Watchdog, shared_watchdog
 
-__all__ = ["Exchange", "TimedConnection", "current_exchange"]
+__all__ = ["Exchange", "TimedConnection", "current_exchange", "fetch"]
 
 _threads: Final = threading.local()
 
@@ -125,3 +128,45 @@ class TimedConnection(connection.HTTPConnection):
         if (exchange := current_exchange()) is not None:
             exchange.uses(self)
         super().request(*args, **more)
+
+
+class _TimedTlsConnection(TimedConnection, connection.HTTPSConnection):
+    pass
+
+
+class _Pool(connectionpool.HTTPConnectionPool):
+    ConnectionCls = TimedConnection
+
+
+class _TlsPool(connectionpool.HTTPSConnectionPool):
+    ConnectionCls = _TimedTlsConnection
+
+
+def fetch(url: str, *, seconds: float, at_most: int, proxy: str | None = None) -> bytes:
+    """The content at a URL, without retries.
+
+    Args:
+        seconds: for all of it.
+        at_most: bytes that are read.
+        proxy: the URL of a proxy.
+
+    Raises:
+        OSError: there is none, or not in time.
+    """
+    try:
+        manager = urllib3.PoolManager() if proxy is None else urllib3.ProxyManager(proxy)
+        manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+        with manager, Exchange(seconds) as exchange:
+            response = manager.request("GET", url, timeout=seconds, retries=False, preload_content=False)
+            try:
+                content = response.read(at_most, decode_content=True)
+            finally:
+                response.close()
+            if response.status != HTTPStatus.OK:
+                raise OSError(f"HTTP status {response.status} {response.reason}")
+            exchange.complete()
+            if exchange.was_ended:
+                raise TimeoutError(f"no whole answer within {seconds:g} s")
+            return content
+    except HTTPError as error:
+        raise OSError(str(error)) from error

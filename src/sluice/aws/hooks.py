@@ -24,6 +24,7 @@ from sluice.aws.responses import (
     read_put_records,
     read_records,
 )
+from sluice.aws.sdk_deadlines import limit_requests
 from sluice.aws.wire_format import CborRequests
 from sluice.instants import MICROS_PER_SECOND, micros_from_datetime
 
@@ -65,6 +66,7 @@ def install(client: Any, wire_format: str = "json") -> None:
     )
     for event, hook in hooks:
         client.meta.events.register(event, hook)
+    limit_requests(client)
 
 
 def remember_timestamp(*, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:

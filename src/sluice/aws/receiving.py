@@ -22,7 +22,7 @@ from urllib3.response import HTTPResponse
 
 from sluice.aws.watchdog import Watchdog, shared_watchdog
 
-__all__ = ["BodyReceiver", "shut_down"]
+__all__ = ["BodyReceiver", "read_stream", "shut_down"]
 
 _LIMIT: Final = 120.0
 """Seconds for the body of one answer: 10 MiB at 90 KiB/s. Iterators expire after five minutes."""
@@ -69,24 +69,47 @@ class BodyReceiver:
         return AWSResponse(response.url, response.status_code, headers, _ReadBody(self._read(response)))
 
     def _read(self, response: AWSResponse) -> bytes:
-        body: Any = response.raw
-        deadline = self._clock() + _LIMIT
-        watchdog = self._watchdog or shared_watchdog()
-        watchdog.arm(body, deadline, lambda: shut_down(body))
-        try:
-            data: bytes = body.read()
-        except Exception:
-            if self._clock() <= deadline:
-                raise
-        else:
-            # A body without a length ends where its connection was shut down.
-            if self._clock() <= deadline:
-                return data
-        finally:
-            watchdog.disarm(body)
-        body.close()
-        late = TimeoutError(f"the answer was not complete after {_LIMIT:g} s")
-        raise ReadTimeoutError(endpoint_url=response.url, error=late)
+        return _read_in_time(response.raw, response.raw.read, response.url, self._clock, self._watchdog)
+
+
+def read_stream(body: Any) -> bytes:
+    """All of a body that the SDK leaves to its caller, such as that of ``GetObject``, within the limit.
+
+    Args:
+        body: a ``StreamingBody`` of the SDK.
+
+    Raises:
+        Exception: as the body.
+        ReadTimeoutError: it was not complete in time.
+    """
+    return _read_in_time(getattr(body, "_raw_stream", None), body.read, "", time.monotonic)
+
+
+def _read_in_time(
+    raw: Any,
+    read: Callable[[], bytes],
+    url: str,
+    clock: Callable[[], float],
+    watchdog: Watchdog | None = None,
+) -> bytes:
+    deadline = clock() + _LIMIT
+    watchdog = watchdog or shared_watchdog()
+    watchdog.arm(read, deadline, lambda: shut_down(raw))
+    try:
+        data = read()
+    except Exception:
+        if clock() <= deadline:
+            raise
+    else:
+        # A body without a length ends where its connection was shut down.
+        if clock() <= deadline:
+            return data
+    finally:
+        watchdog.disarm(read)
+    if raw is not None:
+        raw.close()
+    late = TimeoutError(f"the answer was not complete after {_LIMIT:g} s")
+    raise ReadTimeoutError(endpoint_url=url, error=late)
 
 
 def shut_down(body: Any) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+from sluice.aws.exchanges import fetch as fetch_url
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.positions import describe, known_lag
 from sluice.cli.report import duration, table
+from sluice.destinations.http.transport import proxy_for
 from sluice.errors import SluiceError
 from sluice.hosts import is_loopback
 from sluice.instants import MICROS_PER_SECOND
@@ -156,7 +157,7 @@ def look_at_listener(address: str, now: float, fetch: Callable[[str], bytes] | N
     try:
         value = json.loads((fetch or _fetch)(url))
         queries = [_query(each, now) for each in value["queries"]]
-    except (OSError, urllib.error.URLError) as error:
+    except OSError as error:
         raise SluiceError(f"no listener answers at {url}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SluiceError(f"what answers at {url} is no listener of Sluice: {error!r}") from error
@@ -198,13 +199,10 @@ def _fetch(url: str) -> bytes:
     # Only http or https: `file:` would read files of this host.
     if not url.startswith(("http://", "https://")):
         raise SluiceError(f"{url} is no address of a listener: expected host:port or http://host:port")
-    proxies: dict[str, str] | None = (
-        {} if is_loopback(urlsplit(url).hostname or "") else None
-    )  # a proxy's loopback is another host
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
-    with opener.open(url, timeout=_TIMEOUT) as answer:
-        body: bytes = answer.read(_LARGEST)
-    return body
+    host = urlsplit(url).hostname or ""
+    # Through a proxy, its own loopback would be asked.
+    proxy = None if is_loopback(host) else proxy_for(url, getproxies(), proxy_bypass)
+    return fetch_url(url, seconds=_TIMEOUT, at_most=_LARGEST, proxy=proxy)
 
 
 def _query(value: Mapping[str, Any], now: float) -> QueryRow:

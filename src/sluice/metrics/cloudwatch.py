@@ -11,6 +11,7 @@ from typing import Any, Final
 import boto3
 from botocore.exceptions import BotoCoreError
 
+from sluice.aws.sdk_deadlines import limit_requests
 from sluice.errors import SluiceError
 from sluice.metrics.board import Board
 from sluice.metrics.catalogue import Sample
@@ -81,6 +82,7 @@ class CloudWatchExporter:
         if self._client is None:
             try:
                 self._client = boto3.client("cloudwatch")
+                limit_requests(self._client)
             except (BotoCoreError, ValueError) as error:
                 raise SluiceError(
                     f"CloudWatchExporter: {error}; set it for the SDK (AWS_REGION), or give client="

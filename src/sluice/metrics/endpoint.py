@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Any, Final
 
 from sluice.errors import SluiceError
 from sluice.metrics.board import Board
@@ -18,6 +21,8 @@ __all__ = ["JSON_PATH", "JsonExporter", "Page"]
 JSON_PATH: Final = "/sluice.json"
 _TIMEOUT: Final = 5.0
 """Seconds that a client may be silent."""
+_LONGEST: Final = 30.0
+"""Seconds from a connection to its end. A client that sends a byte now and then is never silent."""
 
 Page = Callable[[], tuple[str, bytes]]
 """Makes the content type and the body of a page."""
@@ -98,6 +103,26 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # The library's default lets a second server listen on a port that is taken.
     allow_reuse_port = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._deadlines: dict[Any, float] = {}
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._deadlines[request] = time.monotonic() + _LONGEST
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called twice a second: ends the connections that have lasted too long."""
+        now = time.monotonic()
+        for request, deadline in list(self._deadlines.items()):
+            if now > deadline:
+                with contextlib.suppress(OSError):  # it ends by itself at this moment
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Does not log that a client has left in the middle of an answer."""

@@ -15,6 +15,7 @@ from botocore import xform_name
 from sluice.aws.clients import client_for, endpoint_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, DamagedAnswerError, translate
+from sluice.aws.receiving import read_stream
 from sluice.destinations.common.object_settings import NO_CHECKSUMS, ObjectSettings, hint_for
 from sluice.errors import OptionError, ServiceError
 from sluice.instants import micros_from_datetime
@@ -306,7 +307,7 @@ class Bucket:
         """The content of an object; None if it does not exist."""
         try:
             answer = self._call(
-                "GetObject", key, required="ETag", read=lambda answer: answer["Body"].read(), Key=key
+                "GetObject", key, required="ETag", read=lambda answer: read_stream(answer["Body"]), Key=key
             )
         except ServiceError as error:
             if error.code == "NoSuchKey":  # a gateway in front of S3 may answer 404 for what exists
