@@ -13,7 +13,7 @@ HINT = st.none() | MILLIS.map(lambda millis: millis * 1000)
 NUMBER = st.integers(0, 10**57).map(str) | st.integers(0, 10**20).map(lambda number: f"{number:056d}")
 POSITION: st.SearchStrategy[Position] = st.one_of(
     st.builds(AtHorizon, st.none() | NUMBER, HINT, HINT),
-    st.builds(AtTime, st.integers(0, 4_000_000_000_000_000), HINT, HINT),
+    st.builds(AtTime, st.integers(0, 4_000_000_000_000_000), HINT, HINT, st.none() | NUMBER),
     st.builds(
         After,
         NUMBER,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from sluice.source.discovery import Listing
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position, before
+from sluice.source.offsets import After, AtHorizon, Closed, Offsets, Position, before, is_by_time
 from sluice.source.split_state import SplitState
 from sluice.source.splits import SplitId
 
@@ -71,5 +71,5 @@ def found_starts(start: Offsets, ends: Collection[SplitId], states: States) -> d
     return {
         split: before(number)
         for split in ends
-        if isinstance(start.position(split), AtTime) and (number := states[split].first_number)
+        if is_by_time(start.position(split)) and (number := states[split].first_number)
     }

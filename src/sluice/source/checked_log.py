@@ -28,6 +28,9 @@ class CheckedLog(StreamLog):
     Args:
         log: the service.
         source: the name of the source, for errors.
+
+    Attributes:
+        has_numbers: whether the log has `number_of`.
     """
 
     def __init__(self, log: StreamLog, source: str) -> None:
@@ -37,6 +40,7 @@ class CheckedLog(StreamLog):
         # Asked for like this, as a log may have the methods of `StreamLog` without inheriting from it.
         self._are_pages_sorted = getattr(log, "pages_are_sorted", False)
         self._ends_at_tip = getattr(log, "closed_splits_end_at_tip", False)
+        self.has_numbers = getattr(type(log), "number_of", StreamLog.number_of) is not StreamLog.number_of
         self._closed: frozenset[SplitId] = frozenset()
         self._next_listing = -math.inf
 
@@ -67,6 +71,9 @@ class CheckedLog(StreamLog):
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
         iterator = self._log.get_iterator(split, start)
         return None if iterator is None else f"|{iterator}"
+
+    def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
+        return self._log.number_of(split, start) if self.has_numbers else None
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         """Raises SourceRuleError where records do not rise, or come again, or the tip is passed."""

@@ -30,6 +30,8 @@ def iterator_start(position: Position) -> IteratorStart:
     match position:
         case After():
             return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=position.position_record)
+        case AtTime(number=str(number)):
+            return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=number)
         case AtTime():
             return IteratorStart("AT_TIMESTAMP", timestamp=position.instant)
         case AtHorizon() | Closed():
@@ -141,11 +143,14 @@ class Cursor:
         try:
             return self._log.get_iterator(self.split, start)
         except ServiceError as error:
-            if isinstance(self.position, After) and (error.invalid_argument or error.missing):
-                # The number may belong to no record of this shard: the first page from the horizon shows
-                # whether it does. If the shard itself is missing, this call fails as well.
-                return self._log.get_iterator(self.split, IteratorStart("TRIM_HORIZON"))
-            raise
+            if start.sequence_number is None or not (error.invalid_argument or error.missing):
+                raise
+            # The number may belong to no record of this shard: the first page from the horizon shows
+            # whether it does. If the shard itself is missing, this call fails as well.
+            iterator = self._log.get_iterator(self.split, IteratorStart("TRIM_HORIZON"))
+            if isinstance(self.position, AtTime):  # it names no record, so no page shows it
+                self._data_loss.report(f"{error}, so records after the start of the query may be gone")
+            return iterator
 
     def _check_start(self, page: Page) -> None:
         """Reports a missing record. Checks the first page that every iterator gives, and no other."""
@@ -183,7 +188,7 @@ class Cursor:
 
     def _unread(self, records: Sequence[AnyRecord]) -> Sequence[AnyRecord]:
         position = self.position
-        if isinstance(position, AtTime) and not self._log.seeks_by_time:
+        if isinstance(position, AtTime) and position.number is None and not self._log.seeks_by_time:
             count = next((n for n, r in enumerate(records) if r.arrival >= position.instant), len(records))
             return records[count:]
         if not isinstance(position, After):

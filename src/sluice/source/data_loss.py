@@ -104,7 +104,7 @@ class DataLossPolicy:
             DataLossError: as in `report`.
         """
         match position:
-            case AtTime(instant=instant, pinned=int(pinned)):
+            case AtTime(instant=instant, pinned=int(pinned), number=None):
                 was_held = instant > pinned - self._expiry(split).retention
                 start = f"the start {iso_instant(instant)}"
             case AtHorizon(next=None):

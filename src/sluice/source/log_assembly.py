@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,12 +13,13 @@ from sluice.source.checked_log import CheckedLog
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import AtHorizon, AtTime, Position, SplitRange
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import AnyRecord, StreamLog
+from sluice.source.stream_log import AnyRecord, IteratorStart, StreamLog
 
 if TYPE_CHECKING:
     from sluice.source.contracts import ReadTask
     from sluice.source.enumerator import StreamEnumerator
     from sluice.source.log_source import LogSource
+    from sluice.source.planner import Planner
     from sluice.source.probe import ProbeSettings
     from sluice.source.settings import SourceSettings
     from sluice.source.subscriptions import Subscriptions
@@ -57,6 +59,28 @@ def positions_by_settings(
     return {split.id: start for split in splits}
 
 
+def _initial_positions(
+    source: LogSource, log: CheckedLog, planner: Planner, splits: Iterable[Split], now: int
+) -> Mapping[SplitId, Position]:
+    """The starting positions of a source. In a log that has positions, times are replaced by them: then the
+    times of later records do not matter.
+    """
+    positions = source.initial_positions(splits, now)
+    if not log.has_numbers:
+        return positions
+
+    def find(split: SplitId) -> Position:
+        position = positions[split]
+        if not isinstance(position, AtTime):
+            return position
+        start = IteratorStart("AT_TIMESTAMP", timestamp=position.instant)
+        if position.instant >= now:
+            start = IteratorStart("LATEST")
+        return replace(position, number=log.number_of(split, start))
+
+    return dict(zip(positions, planner.pool.map(find, positions), strict=True))
+
+
 def assemble_enumerator(
     source: LogSource, log: StreamLog, subscriptions: Subscriptions | None
 ) -> StreamEnumerator:
@@ -69,14 +93,14 @@ def assemble_enumerator(
     common = source.settings
     data_loss = DataLossPolicy(checked, common.fail_on_data_loss, checked.server_time, source=source.name)
     probe = Probe(checked, data_loss, source.probe_settings())
+    planner = Planner(probe, checked.server_time, PlannerSettings(common.fail_on_data_loss, source.max_drift))
     settings = EnumeratorSettings(
         list(source.streams or [source.name]),
-        source.initial_positions,
+        partial(_initial_positions, source, checked, planner),
         common.discovery_interval,
         source.starting_text,
         max_family=common.splits_per_task,
     )
-    planner = Planner(probe, checked.server_time, PlannerSettings(common.fail_on_data_loss, source.max_drift))
     return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
 
 

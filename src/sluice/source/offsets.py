@@ -13,6 +13,8 @@ In version 1 a position is one of ``{"after": "<sequence number>"}`` (with ``"su
 readers that do not know them ignore them. Instants are milliseconds since the epoch:
 
 - ``next``: sequence number of the first record after the position, where it is known;
+- ``number``: of a time, the number to read from, where the log has positions. A reader that does not know it
+  reads from the time;
 - ``arrival``: when the record ``after`` arrived;
 - ``idle``: an instant at which no record followed the position;
 - ``quiet``: in the end of a batch, an instant at which no record followed the start of the batch;
@@ -53,6 +55,7 @@ from sluice.source.positions import (
     Position,
     before,
     expected_record,
+    is_by_time,
 )
 from sluice.source.splits import SplitId
 
@@ -70,6 +73,7 @@ __all__ = [
     "SplitRange",
     "before",
     "expected_record",
+    "is_by_time",
 ]
 
 

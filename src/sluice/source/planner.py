@@ -10,12 +10,14 @@ from sluice.instants import MICROS_PER_SECOND
 from sluice.source.admission import Limits, admission_end, admit, is_sampled
 from sluice.source.aligner import Aligner
 from sluice.source.alignment_bound import alignment_bound, without_orphans
-from sluice.source.offsets import After, AtTime, Closed
+from sluice.source.offsets import After, Closed, is_by_time
 from sluice.source.probe import Probe
 from sluice.source.probe_pool import ProbePool
 from sluice.source.probe_session import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, ProbeSession
+from sluice.source.sequence import sequence_of
 from sluice.source.split_state import Reach, SplitState
 from sluice.source.splits import SplitId
+from sluice.source.stream_log import IteratorStart
 
 __all__ = ["Planner", "PlannerSettings"]
 
@@ -118,10 +120,15 @@ class Planner:
         until = self._now()
 
         def find(session: ProbeSession, state: SplitState) -> End | None:
-            if instant >= until:
-                return self._find_tip(session, state, min(until + _CLOCK_DOUBT, instant))
-            session.seek_to_time(instant, exact=True)
-            return state.end_before(instant)
+            log, split = self._probe.log, state.split.id
+            tip = log.number_of(split, IteratorStart("LATEST"))
+            number = log.number_of(split, IteratorStart("AT_TIMESTAMP", timestamp=instant))
+            if tip is not None and number is not None and sequence_of(number) < sequence_of(tip):
+                return state.end_before_number(number)
+            if number is None and (instant < until or tip is not None):
+                session.seek_to_time(instant, exact=True)
+                return state.end_before(instant)
+            return self._find_tip(session, state, min(until + _CLOCK_DOUBT, instant))
 
         return self.pool.for_all(states, find)
 
@@ -184,7 +191,7 @@ class Planner:
         """Without limits a batch ends at the tip, or near it if the split is busy and the query goes on."""
         if state.split.is_closed and not isinstance(state.target, After):
             state.keep_hint()
-            starts_at_time = isinstance(state.position, AtTime) and not self._probe.log.seeks_by_time
+            starts_at_time = is_by_time(state.position) and not self._probe.log.seeks_by_time
             is_wanted = (state.wants_first_record or starts_at_time) and not state.has_ended
             if is_wanted and not state.is_pushed:
                 session.read_page(1)

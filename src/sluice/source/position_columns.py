@@ -120,7 +120,11 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         is_first_needed=True,
     ),
     "horizon": _Kind(AtHorizon, {"next": NUMBER, "pinned": MILLIS, "idle": MILLIS}),
-    "time": _Kind(AtTime, {"at": INTEGER, "pinned": MILLIS, "idle": MILLIS}, is_first_needed=True),
+    "time": _Kind(
+        AtTime,
+        {"at": INTEGER, "pinned": MILLIS, "idle": MILLIS, "number": NUMBER},
+        is_first_needed=True,
+    ),
     "closed": _Kind(Closed, {"quiet": MILLIS, "unlisted": MILLIS}),
 }
 _KIND_OF: Final = {kind.make: name for name, kind in _KINDS.items()}

@@ -40,9 +40,10 @@ def _position_to_json(position: Position) -> dict[str, Any]:
                 arrival=position.arrival, idle=position.caught_up_at, quiet=position.start_caught_up_at
             )
         case AtTime():
-            return {"at": iso_instant(position.instant)} | _hints(
-                pinned=position.pinned, idle=position.caught_up_at
-            )
+            value = {"at": iso_instant(position.instant)}
+            if position.number is not None:
+                value["number"] = position.number
+            return value | _hints(pinned=position.pinned, idle=position.caught_up_at)
         case AtHorizon():
             value = {"at": "TRIM_HORIZON"} | ({} if position.next is None else {"next": position.next})
             return value | _hints(pinned=position.pinned, idle=position.caught_up_at)
@@ -65,19 +66,19 @@ def _position_from_json(value: Mapping[str, Any]) -> Position:
         return After(
             checked_number(value["after"]),
             None if sub is None else int(sub),
-            next=_next(value),
+            next=_number(value, "next"),
             arrival=micros_of(value.get("arrival")),
             caught_up_at=micros_of(value.get("idle")),
             start_caught_up_at=micros_of(value.get("quiet")),
         )
     pinned, caught_up_at = micros_of(value.get("pinned")), micros_of(value.get("idle"))
     if value["at"] == "TRIM_HORIZON":
-        return AtHorizon(_next(value), pinned, caught_up_at)
-    return AtTime(parse_instant(value["at"]), pinned, caught_up_at)
+        return AtHorizon(_number(value, "next"), pinned, caught_up_at)
+    return AtTime(parse_instant(value["at"]), pinned, caught_up_at, _number(value, "number"))
 
 
-def _next(value: Mapping[str, Any]) -> str | None:
-    return None if value.get("next") is None else checked_number(value["next"])
+def _number(value: Mapping[str, Any], key: str) -> str | None:
+    return None if value.get(key) is None else checked_number(value[key])
 
 
 def micros_of(millis: Any) -> int | None:

@@ -64,14 +64,21 @@ class PositionLog(StreamLog):
                 found = self.find_time(split, start.timestamp or 0)
                 return str(high if found is None else max(low, found))
         number = int(start.sequence_number or 0) + (start.kind == "AFTER_SEQUENCE_NUMBER")
-        if number > high:
-            raise ServiceError(
-                f"{split}: number {number} has not been written yet; the next one is {high}",
-                operation="bounds",
-                target=str(split),
-                invalid_argument=True,
-            )
-        return str(max(low, number))
+        if low <= number <= high:
+            return str(number)
+        raise ServiceError(
+            f"{split}: number {number} is not there any more; the oldest one is {low}"
+            if number < low
+            else f"{split}: number {number} has not been written yet; the next one is {high}",
+            operation="bounds",
+            target=str(split),
+            invalid_argument=True,
+        )
+
+    def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
+        """See `StreamLog.number_of`. Iterators are numbers."""
+        is_unknown = start.kind == "AT_TIMESTAMP" and not self.seeks_by_time
+        return None if is_unknown else self.get_iterator(split, start)
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         """See `StreamLog.get_records`.

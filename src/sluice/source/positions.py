@@ -15,6 +15,7 @@ __all__ = [
     "Position",
     "before",
     "expected_record",
+    "is_by_time",
 ]
 
 
@@ -90,11 +91,14 @@ class AtTime:
     Attributes:
         pinned: when this instant became the start of the query (microseconds).
         caught_up_at: a later instant (microseconds) at which no record followed this position.
+        number: the position itself in a log that has positions: the number of the first record, or the number
+            that the next record was to get. Then the times of records do not matter.
     """
 
     instant: int
     pinned: int | None = field(default=None, compare=False)
     caught_up_at: int | None = field(default=None, compare=False)
+    number: str | None = None
 
     @property
     def last_caught_up_at(self) -> int:
@@ -134,6 +138,11 @@ def expected_record(position: Position) -> str | None:
             return position.next
         case AtTime() | Closed():
             return None
+
+
+def is_by_time(position: Position) -> bool:
+    """Whether only arrival times tell which records follow the position."""
+    return isinstance(position, AtTime) and position.number is None
 
 
 def before(number: str) -> After | AtHorizon:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.cursor import Cursor
-from sluice.source.offsets import AtTime
+from sluice.source.offsets import AtTime, is_by_time
 from sluice.source.probe import Probe
+from sluice.source.sequence import sequence_of
 from sluice.source.split_state import SplitState
-from sluice.source.stream_log import Page, size_in_bytes
+from sluice.source.stream_log import IteratorStart, Page, size_in_bytes
 from sluice.source.tip_search import TipSearch, shortest_span
 
 __all__ = ["LARGEST_PAGE", "SAMPLE", "SAMPLE_BYTES", "SMALL_PAGE", "ProbeSession"]
@@ -137,7 +138,7 @@ class ProbeSession:
         state = self._state
         if most_empty is None:
             # Pages of records that are older than the start look empty, too.
-            may_be_tip = not self._probe.log.seeks_by_time and not isinstance(state.cursor.position, AtTime)
+            may_be_tip = not self._probe.log.seeks_by_time and not is_by_time(state.cursor.position)
             most_empty = _FEW_EMPTY_PAGES if may_be_tip else _MAX_EMPTY_PAGES
         state.keep_hint()
         pages = 0
@@ -167,6 +168,10 @@ class ProbeSession:
             exact: find the very tip at `until`, and not a record near it.
         """
         if exact:
+            number = self._probe.log.number_of(self._state.split.id, IteratorStart("LATEST"))
+            if number is not None:
+                self._seek_to_number(number)
+                return
             recent = min(self._shortest_span(), _RECENT)
             self._seek(min(until, self._probe.log.server_time() - recent), self._page_limit, until)
             return
@@ -184,6 +189,19 @@ class ProbeSession:
         """
         return self._seek(until, 1, until if exact else None)
 
+    def _seek_to_number(self, number: str) -> None:
+        """Makes the last cut point the newest record, where the next one will get `number`.
+
+        The times of records do not matter.
+        """
+        state, tip = self._state, sequence_of(number)
+        if (first := tip - self._page_limit) > state.last_sequence + 1:
+            found = self._first_at(AtTime(0, number=str(first)), self._page_limit, exact=True)
+            if found is not None:
+                self._jump_to(found)
+        while not state.is_exhausted and state.last_sequence < tip - 1:
+            self.read_page(self._page_limit, exact=True)
+
     def _seek(self, instant: int, limit: int, exact_until: int | None) -> bool:
         """Reads `limit` records from `instant` on, and looks for the tip if there is none, or more follow.
 
@@ -197,7 +215,7 @@ class ProbeSession:
             return self._read_on(instant, exact_until)
         state, is_exact = self._state, exact_until is not None
         try:
-            found = self._first_at(instant, limit, exact=is_exact)
+            found = self._first_since(instant, limit, exact=is_exact)
         except _UndecidedError:
             return False
         if found is not None:
@@ -260,7 +278,7 @@ class ProbeSession:
                 continue
             limit = self._page_limit if search.is_in_reach(instant) else 1
             try:
-                found = self._first_at(instant, limit, exact=exact_until is not None)
+                found = self._first_since(instant, limit, exact=exact_until is not None)
             except _UndecidedError:
                 return
             if found is None:
@@ -295,15 +313,19 @@ class ProbeSession:
         density, shortest = self._state.density, self._shortest_span()
         return shortest if not density else max(shortest, int(_TARGET_FILL * self._page_limit / density))
 
-    def _first_at(self, instant: int, limit: int, *, exact: bool) -> _Found | None:
-        """The first records at or after `instant` (microseconds); None where the service says there is none.
+    def _first_since(self, instant: int, limit: int, *, exact: bool) -> _Found | None:
+        """`_first_at` for an instant (microseconds)."""
+        # The service refuses later instants, and counts in milliseconds.
+        instant = min(instant, self._probe.log.server_time() // 1000 * 1000)
+        return self._first_at(AtTime(instant), limit, exact=exact)
+
+    def _first_at(self, position: AtTime, limit: int, *, exact: bool) -> _Found | None:
+        """The first records from a position on; None where the service says there is none.
 
         Raises:
             _UndecidedError: only empty pages came; never with `exact`.
         """
-        # The service refuses later instants, and counts in milliseconds.
-        instant = min(instant, self._probe.log.server_time() // 1000 * 1000)
-        cursor = self._probe.cursor(self._state.split, AtTime(instant))
+        cursor = self._probe.cursor(self._state.split, position)
         pages = 0
         while exact or pages < _MAX_EMPTY_PAGES:
             pages += 1

@@ -125,10 +125,13 @@ class SplitState:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record known; -1 where none is."""
+        """The sequence number of the last record known, or right before `position`; -1 where none is."""
         if self.cut_points:
             return self.cut_points[-1].sequence
-        return self.position.sequence if isinstance(self.position, After) else -1
+        here = self.position
+        if isinstance(here, AtTime) and here.number is not None:
+            return sequence_of(here.number) - 1
+        return here.sequence if isinstance(here, After) else -1
 
     @property
     def wants_first_record(self) -> bool:
@@ -194,6 +197,11 @@ class SplitState:
             end = before(self.cut_points[count].number)
             return end if isinstance(end, After) else None
         return self.cut_at(len(self.cut_points))
+
+    def end_before_number(self, number: str) -> After | None:
+        """The end of a batch that takes the records before the record `number`; None: there is none."""
+        end = before(number)
+        return end if isinstance(end, After) and end.sequence > self.last_sequence else None
 
     def after_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
         """Those of `points`, which a subscription has brought, that come after `position`."""

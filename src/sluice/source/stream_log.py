@@ -169,6 +169,14 @@ class StreamLog(Protocol):
         An expired iterator is not retried, because only the caller knows the position to go on from.
         """
 
+    def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
+        """The number (digits) of the first record from `start` on, or the one that the next record will get.
+
+        None, the default: records have no numbers that can be counted. Those of a `PositionLog` have.
+        """
+        del split, start
+        return None
+
     def server_time(self) -> int:
         """The time by the service's clock, as far as it is known (microseconds)."""
         return micros_from_seconds(time.time())
