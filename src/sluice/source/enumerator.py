@@ -15,6 +15,7 @@ from sluice.source.continuity import Continuity, is_within, recreated
 from sluice.source.discovery import Listing, SplitDiscovery
 from sluice.source.offsets import (
     After,
+    AtTime,
     Closed,
     Expiry,
     Offsets,
@@ -280,6 +281,8 @@ class StreamEnumerator:
     def bounded(self, before: int | None = None) -> Sequence[SplitRange]:
         """The ranges of a batch read: from the starting positions to the tips of now.
 
+        A split that starts at its end, or at or after `before`, has no range.
+
         Args:
             before: leave out records that arrived at or after this instant (microseconds).
 
@@ -289,7 +292,12 @@ class StreamEnumerator:
         listing = self._continuity.whole_listing()
         start = self._starting_positions(listing, listing.begun_at)
         splits = listing.splits
-        states = [self._probe.state(split, start.position(split_id)) for split_id, split in splits.items()]
+        starts = {split_id: start.position(split_id) for split_id in splits}
+        states = [
+            self._probe.state(splits[split_id], position)
+            for split_id, position in starts.items()
+            if not _is_empty(position, before)
+        ]
         ends = self._planner.tips(states) if before is None else self._planner.ends_before(states, before)
         end = start.with_positions(ends)
         return self._with_details(start.ranges_to(end), end)
@@ -432,6 +440,13 @@ class StreamEnumerator:
             )
             for each in ranges
         ]
+
+
+def _is_empty(start: Position, before: int | None) -> bool:
+    """Whether no record after `start` arrived before an instant, by what the position itself says."""
+    if isinstance(start, AtTime) and before is not None:
+        return start.number is None and start.instant >= before
+    return isinstance(start, Closed)
 
 
 def _expiries(ranges: Iterable[SplitRange], listing: Listing, now: int) -> dict[str, Expiry]:

@@ -156,6 +156,9 @@ def settings_from_options(
         values.reject(STARTING_TIMESTAMP.key, f"is required with '{STARTING.key}' AT_TIMESTAMP")
     if instant is not None and starting != "AT_TIMESTAMP":
         values.reject(STARTING_TIMESTAMP.key, f"needs '{STARTING.key}' AT_TIMESTAMP")
+    ending = get(ENDING_TIMESTAMP)
+    if instant is not None and ending is not None and ending < instant:
+        values.reject_value(ENDING_TIMESTAMP, f"it is before '{STARTING_TIMESTAMP.key}'")
     return SourceSettings(
         Limits(get(MAX_RECORDS), get(MAX_BYTES), None if span is None else micros_from_seconds(span)),
         get(MAX_DRIFT),
@@ -164,6 +167,6 @@ def settings_from_options(
         get(FAIL_ON_DATA_LOSS, FAIL_ON_DATA_LOSS.default),
         starting,
         instant,
-        get(ENDING_TIMESTAMP),
+        ending,
         get(READ_RETRY_DURATION, READ_RETRY_DURATION.default),
     )
