@@ -18,7 +18,7 @@ ONE_RUN = integration/test_end_to_end.py integration/test_sql.py integration/tes
 MATRIX = 4.0 4.1 4.2 newest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo example test integration lint types bench soak chaos foreign soak-tests docs test-matrix clean demo-env
+.PHONY: help demo example test integration lint types bench soak chaos foreign fuzz soak-tests docs test-matrix clean demo-env
 .PHONY: test-env foreign-env dev-env test-cluster verify-aws
 .PHONY: $(MATRIX:%=test-%)
 
@@ -51,13 +51,16 @@ types: dev-env ## mypy, strict
 bench: test-env ## measure source and sink; BENCH="source_speed sink_speed" only those
 	@$(BIN)/python -m integration.benchmarks $(BENCH)
 
-soak: chaos soak-tests ## chaos, then the tests that `make test` leaves out (12 and 15 minutes on 2 cores)
+soak: chaos fuzz soak-tests ## chaos, random documents, then the tests that `make test` leaves out (12, 10 and 15 minutes on 2 cores)
 
 chaos: $(if $(S3),foreign-env,test-env) ## a pipeline through faults, MINUTES=10 of them; SEED= has a history again; S3=versitygw has the files there
 	@$(BIN)/python -m integration.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(S3),--s3 $(S3))
 
 foreign: foreign-env ## kill drivers and servers of others, and look for every row; SERVERS="seaweedfs dynalite" only those
 	@$(BIN)/python -m integration.foreign $(SERVERS)
+
+fuzz: test-env ## hold the decoders against those of others, MINUTES=10 of new random documents; SEED= has a round again
+	@$(BIN)/python -m integration.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 soak-tests: test-env ## run the tests that are slow, and hardly ever fail; fan-out for ten minutes
 	@$(BIN)/python $(SPARK_TESTS) -m soak integration

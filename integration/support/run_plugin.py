@@ -23,6 +23,7 @@ __all__ = ["Progress", "pytest_configure"]
 settings.register_profile(
     "sluice",
     deadline=None,
+    max_examples=int(os.environ.get("SLUICE_EXAMPLES", "100")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     derandomize="CI" in os.environ,
 )
