@@ -12,7 +12,11 @@ import pytest
 from cli_support import ACCOUNT, AnswerOf, OtherServices, Service, sluice
 from kinesis_transport import OPTIONS, forget_process_state
 
-from sluice.cli.checks.identity import Identity
+from sluice.aws.connection import ConnectionConfig
+from sluice.aws.errors import IN_ROLE
+from sluice.cli.checks.findings import Findings
+from sluice.cli.checks.identity import Identity, find_identity
+from sluice.errors import ServiceError
 
 ROOT = Path(__file__).parents[2]
 ME = f"arn:aws:iam::{ACCOUNT}:user/me"
@@ -407,3 +411,25 @@ def test_files_and_options_that_cannot_be_read(tmp_path: Path) -> None:
 )
 def test_resources_are_asked_for_in_the_caller_s_partition(caller: str | None, partition: str) -> None:
     assert Identity(None, caller).partition == partition  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("message", "missing"),
+    [
+        (f"GetCallerIdentity failed: AccessDenied: {IN_ROLE}not authorized to perform: sts:AssumeRole", True),
+        ("GetCallerIdentity failed: Throttled: of AssumeRole-tests", False),
+    ],
+)
+def test_a_role_is_refused_where_the_sdk_says_so(
+    monkeypatch: pytest.MonkeyPatch, message: str, missing: bool
+) -> None:
+    """And not where a name of the user's has the word in it."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ServiceError(message, code="Throttled")
+
+    findings = Findings(ConnectionConfig(region="eu-west-1"))
+    monkeypatch.setattr(findings, "call", refuse)
+    find_identity(findings)
+
+    assert [each.action for each in findings.found if each.is_missing] == ["sts:AssumeRole"] * missing

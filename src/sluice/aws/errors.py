@@ -23,6 +23,7 @@ from sluice.errors import ServiceError, redact_urls
 
 __all__ = [
     "EXPIRED_CREDENTIALS",
+    "IN_ROLE",
     "UNKNOWN_CREDENTIALS",
     "DamagedAnswerError",
     "endpoint_of",
@@ -146,6 +147,8 @@ _REDACTIONS: Final = (
     (re.compile(r"\b[0-9a-f]{64}\b"), "***"),
     (re.compile(r"[A-Za-z0-9+/=_%-]{100,}"), "***"),
 )
+IN_ROLE: Final = "AssumeRole (options 'roleArn', 'stsEndpointUrl'): "
+"""What begins the cause where the SDK could not assume the role, whatever it was to call."""
 # What a code may be. Another one was damaged on its way, and says nothing of the call.
 _CODE = re.compile(r"[!-~]+")
 # urllib3 opens its messages with the connection: its address in memory, or host and port.
@@ -257,7 +260,7 @@ def _from_answer(error: sdk.ClientError, operation: str, target: str, endpoint: 
 def _in_role(error: Exception, operation: str, cause: str) -> str:
     """`cause`, with the call that failed: the SDK assumes the role while it signs another operation."""
     if getattr(error, "operation_name", operation) == "AssumeRole" != operation:
-        return f"AssumeRole (options 'roleArn', 'stsEndpointUrl'): {cause}"
+        return f"{IN_ROLE}{cause}"
     return cause
 
 

@@ -177,5 +177,5 @@ def _named_action(error: ServiceError) -> str | None:
     """The action that the service itself names: a read may also need a key."""
     if error.code == "KMSAccessDeniedException":
         return "kms:Decrypt"
-    match = _ACTION.search(str(error))
+    match = _ACTION.search(error.sentence)
     return match[1] if match else None

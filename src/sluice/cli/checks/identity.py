@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sluice.aws.errors import IN_ROLE
 from sluice.cli.checks.findings import Findings, is_denied
 from sluice.errors import OptionError, ServiceError
 
@@ -81,7 +82,7 @@ def find_identity(findings: Findings) -> Identity | None:
         findings.add("credentials", "failed", str(error))
         return None
     except ServiceError as error:
-        if "AssumeRole" in str(error):
+        if IN_ROLE in str(error):
             findings.add_missing("credentials", "sts:AssumeRole", str(error))
             return None
         if error.code in _REFUSED:
