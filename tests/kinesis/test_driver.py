@@ -13,7 +13,7 @@ import pytest
 from sluice import letterboxes
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis import consumers, fanout_driver, loaded_consumers, polling_driver
+from sluice.kinesis import consumers, driver, fanout_driver, loaded_consumers, polling_driver
 from sluice.kinesis.consumer_registrar import Consumer
 from sluice.kinesis.driver import SourceCoordinator, assign_bounded_read, create_coordinator
 from sluice.kinesis.fanout.assignment import FanOutAssignment
@@ -405,6 +405,22 @@ def test_what_an_agent_polls_is_polled(polled: SourceCoordinator) -> None:
 
     assert (shard["publisher"], shard["polled"], shard["pushed"]) == ("polling", 7, 0)
     assert figures["agent"] == {"state": "listening"}
+
+
+def test_figures_of_shards_that_are_not_read_any_more_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is resharded has new ones each time. Those of the shards that are read stay."""
+    monkeypatch.setattr(driver, "_FEWEST_SPLITS", 20)
+    coordinator = create_coordinator(config())
+    for day in range(90):
+        for split in (SPLIT, *(SplitId("clicks", f"{day}-{n}") for n in range(4))):
+            coordinator._figures.count_page(split, 1, 100, is_pushed=False)
+        figures = coordinator.figures()
+    coordinator.close()
+    assert len(coordinator._figures.splits()) == 20
+    shards = figures["streams"]["clicks"]
+    assert len(shards) == 20
+    assert shards[SPLIT.shard]["bytes"] == 90 * 100
+    assert "89-3" in shards
 
 
 def test_reads_that_an_agent_was_refused_are_in_the_figures() -> None:

@@ -163,6 +163,17 @@ def test_runs_are_counted_apart(listener: DroppedRowsListener, caplog: pytest.Lo
     assert caplog.messages[1].startswith(f"query {QUERY}: ")
 
 
+def test_runs_whose_end_is_not_reported_do_not_pile_up(
+    listener: DroppedRowsListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark drops events when it has too many."""
+    monkeypatch.setattr(dropped_rows, "_MOST_RUNS", 10)
+    for _ in range(90):
+        listener.onQueryProgress(progress(1, run=str(uuid.uuid4())))
+
+    assert len(listener._runs) == 10
+
+
 @pytest.mark.parametrize(
     "offset", [KAFKA, None, "", "no JSON", 17, [], {}, {"version": 1}, {"version": 1, "streams": [1]}]
 )

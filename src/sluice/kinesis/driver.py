@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _POST_INTERVAL: Final = 2.0
 """Seconds between two reports to listeners, at least."""
+_FEWEST_SPLITS: Final = 1_000
+"""Splits whose figures are kept, though they are not read any more. With many shards, four times as many."""
 
 
 def create_coordinator(config: SourceConfig) -> SourceCoordinator:
@@ -80,6 +82,7 @@ class SourceCoordinator(Coordinator):
         self._reports = TaskReports(self._figures, "127.0.0.1" if spark.is_local else spark.bind or "")
         self._streams = sorted(stream.name for stream in config.streams)
         self._next_post = -math.inf
+        self._most_splits = _FEWEST_SPLITS
         source = KinesisSource(config)
         super().__init__(source.create_enumerator(subscriptions=subscriptions, figures=self._figures))
 
@@ -106,8 +109,11 @@ class SourceCoordinator(Coordinator):
         self._reports.receive()
         last_batch, pushed = self._reports.last_batch(), self.enumerator.pushed
         found: dict[SplitId, dict[str, Any]] = {}
+        lag = self.enumerator.millis_behind_latest
+        self._most_splits = max(self._most_splits, 4 * len(lag))
+        self._figures.keep(self._most_splits)
         known = self._figures.splits()
-        for split in {*known, *self.enumerator.millis_behind_latest}:
+        for split in {*known, *lag}:
             read, batch = known.get(split, SplitFigures()), last_batch.get(split, SplitFigures())
             is_polled = self._publisher == "polling"  # also what an agent has polled
             found[split] = {

@@ -71,7 +71,19 @@ class ReadFigures:
         """Adds the figures of others."""
         with self._lock:
             for split, figures in others.items():
-                self._splits.setdefault(split, SplitFigures()).add(figures)
+                known = self._splits.pop(split, None) or SplitFigures()
+                known.add(figures)
+                self._splits[split] = known  # the last is the one that was read last
+
+    def keep(self, most: int) -> None:
+        """Forgets the splits that have not been read for the longest time, if there are more than `most`.
+
+        A stream that is resharded has new shards each time, and nothing says when the last figures of an old
+        one have been asked for.
+        """
+        with self._lock:
+            for split in list(self._splits)[: max(0, len(self._splits) - most)]:
+                del self._splits[split]
 
     def mark_contested(self, names: Iterable[str]) -> None:
         """A reader that is not of this query has taken over what pushes records, such as a consumer."""

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _LINE_INTERVAL = 60.0
 """Seconds between two lines about one run of a query."""
+_MOST_RUNS = 1_000
+"""Runs that are remembered. Spark may drop the event that one has ended."""
 
 _lock = threading.Lock()
 _sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
@@ -140,7 +142,11 @@ class DroppedRowsListener(StreamingQueryListener):
         told = json.loads(progress.json)
         if not any(_is_of_this_source(source) for source in told.get("sources", ())):
             return
-        run = self._runs.setdefault(str(progress.runId), _Run(_name(told)))
+        run_id = str(progress.runId)
+        run = self._runs.pop(run_id, None) or _Run(_name(told))
+        self._runs[run_id] = run  # the last is the one that dropped rows last
+        if len(self._runs) > _MOST_RUNS:
+            del self._runs[next(iter(self._runs))]
         run.dropped += dropped
         watermark = progress.eventTime.get("watermark", "unknown")
         run.last = f"{dropped} of them in batch {progress.batchId} behind watermark {watermark}"
