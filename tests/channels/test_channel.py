@@ -184,6 +184,38 @@ def test_an_agent_that_closes_a_connection_early_is_asked_again(listen: Callable
         connect(listen(close_early, close_early, close_early).address, timeout=PATIENT)
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_all_addresses_of_a_host_have_one_deadline(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """None of them answers. Each is tried."""
+    now = 0.0
+    tried: list[str] = []
+
+    class Silent:
+        def __init__(self, *_: object) -> None:
+            self.timeout = 0.0
+
+        def settimeout(self, seconds: float) -> None:
+            self.timeout = seconds
+
+        def connect(self, place: tuple[str, int]) -> None:
+            nonlocal now
+            tried.append(place[0])
+            now += self.timeout
+            raise TimeoutError("timed out")
+
+        def close(self) -> None:
+            pass
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.0.0.{n}", 4000)) for n in range(count)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "socket", Silent)
+    with pytest.raises(TimeoutError):
+        connect(Address("agents", 4000, SECRET, START), timeout=PATIENT, clock=lambda: now)
+
+    assert tried == [place[0] for *_, place in found]
+    assert now == pytest.approx(5.0)
+
+
 def test_a_handshake_that_trickles_is_given_up(listen: Callable[..., Agents]) -> None:
     """The seconds are for all of it, not for each byte."""
     asked = threading.Semaphore(0)

@@ -251,9 +251,8 @@ def _connect_once(
     Args:
         left: gives the seconds that are left, and raises TimeoutError if there are none.
     """
-    bound = None if source is None else (source, 0)
     connection: socket.socket | TlsSocket
-    connection = accepted = socket.create_connection((address.host, address.port), left(), bound)
+    connection = accepted = _open(address, source, left)
     channel = Channel(connection)
     try:
         if address.fingerprint:
@@ -272,6 +271,25 @@ def _connect_once(
         channel.close()
         raise
     return channel
+
+
+def _open(address: Address, source: str | None, left: Callable[[], float]) -> socket.socket:
+    """As `socket.create_connection`, but with one deadline: each address of the host has its share of it."""
+    places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    failure = OSError(f"{address.host!r} has no address")
+    for number, (family, kind, protocol, _, place) in enumerate(places):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(left() / (len(places) - number))
+            if source is not None:
+                connection.bind((source, 0))
+            connection.connect(place)
+        except OSError as error:
+            failure = error
+            connection.close()
+        else:
+            return connection
+    raise failure
 
 
 def _countdown(clock: Callable[[], float], seconds: float) -> Callable[[], float]:
