@@ -18,7 +18,7 @@ from sluice.kinesis.starting_positions import ending_instant, initial_positions
 from sluice.source.offsets import Position, SplitRange
 from sluice.source.publisher import OpenPublisher, RecordPublisher
 from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import Record
+from sluice.source.stream_log import Page, Record
 from sluice.testing import MemorySource, QueryRunner
 
 COUNT = 4
@@ -227,3 +227,37 @@ def test_a_custom_log_gives_what_is_between_its_start_and_the_end(start: str) ->
         records = map(stream.log.records, stream.shards)
         expected = [record.sequence_number for each in records for record in between(each, begin, until)]
         assert found == sorted(expected), end
+
+
+class BusyLog(MemoryLog):
+    """A record comes before every answer, a tenth of a second after the last one."""
+
+    is_busy = False
+
+    def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
+        if self.is_busy:
+            self.pass_time(0.1)
+            put_to(self, split, 1)
+        return super().get_records(split, iterator, limit)
+
+
+@pytest.mark.parametrize("tenths", range(-3, 8))
+@pytest.mark.parametrize("count", [0, 1, 5, 3000])
+def test_an_end_that_passes_while_the_read_is_planned_is_exact(tenths: int, count: int) -> None:
+    """Records that arrive before it may come, those that arrive later may not."""
+    log = BusyLog(page_size=1000)
+    (shard,) = log.create("s")
+    put_to(log, shard, count)
+    log.pass_time(1.0)
+    known = list(log.records(shard))
+    end = log.now + tenths * SECOND // 10
+    enumerator = new_enumerator(log, ["s"])
+    log.is_busy = True
+
+    ranges = enumerator.bounded(end)
+
+    log.is_busy = False
+    found = [record for each in ranges for record in read_range(new_reader(log), each)]
+    assert found[: len(known)] == known
+    assert all(record.arrival < end for record in found)
+    enumerator.close()

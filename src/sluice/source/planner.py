@@ -125,10 +125,13 @@ class Planner:
             number = log.number_of(split, IteratorStart("AT_TIMESTAMP", timestamp=instant))
             if tip is not None and number is not None and sequence_of(number) < sequence_of(tip):
                 return state.end_before_number(number)
-            if number is None and (instant < until or tip is not None):
-                session.seek_to_time(instant, exact=True)
-                return state.end_before(instant)
-            return self._find_tip(session, state, min(until + _CLOCK_DOUBT, instant))
+            if number is not None or (instant >= until and tip is None):
+                end = self._find_tip(session, state, min(until + _CLOCK_DOUBT, instant))
+                if not state.cut_points or state.cut_points[-1].arrival < instant:
+                    return end
+                state.reset()  # later records have arrived meanwhile
+            session.seek_to_time(instant, exact=True)
+            return state.end_before(instant)
 
         return self.pool.for_all(states, find)
 

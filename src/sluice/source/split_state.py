@@ -451,7 +451,7 @@ class SplitState:
             self.drop_after_gap()
 
     def reset(self) -> None:
-        """Caller: the subscription tracker, or a probe. Probes begin again right after `position`.
+        """Caller: the subscription tracker, a probe, the planner. Probes begin again right after `position`.
         Affects: `cut_points`, `reach`, `cursor`, `is_pushed`, `caught_up_version`.
         """
         self._drop_cut_points()
