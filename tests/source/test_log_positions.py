@@ -24,7 +24,14 @@ SIZE = 300_000
 
 
 class Store:
-    """One split, with the numbers and times of its records, which may have any. Its clock is set by tests."""
+    """One split, with the numbers and times of its records, which may have any. Its clock is set by tests.
+
+    Attributes:
+        low: the number of the oldest record that has not expired.
+        next: the number of the next record.
+        reads: how often the log was read.
+        is_closed: the split gets no more records. It has a child without records.
+    """
 
     def __init__(self) -> None:
         self.now = 1_700_000_000 * SECOND
@@ -33,6 +40,7 @@ class Store:
         self.low = 0
         self.next = 0
         self.reads = 0
+        self.is_closed = False
 
     def put(self, *ages: int, skip: int = 0) -> list[int]:
         """Writes a record of each age (seconds; below 0: its time is in the future). Returns their numbers.
@@ -68,15 +76,18 @@ class Times(PositionLog):
         return self.store.now
 
     def list_splits(self, stream: str) -> Sequence[Split]:
-        return [Split(SplitId(stream, "0"))]
+        if not self.store.is_closed:
+            return [Split(SplitId(stream, "0"))]
+        parent = Split(SplitId(stream, "0"), ending_sequence=str(self.store.next))
+        return [parent, Split(SplitId(stream, "1"), ("0",))]
 
     def bounds(self, split: SplitId) -> tuple[int, int]:
-        del split
-        return self.store.low, self.store.next
+        return (self.store.low, self.store.next) if split.shard == "0" else (0, 0)
 
     def read(self, split: SplitId, number: int, limit: int) -> tuple[Sequence[Any], int]:
-        del split
         self.store.reads += 1
+        if split.shard != "0":
+            return (), number
         found = [each for each in self.store.records if each[0] >= number][:limit]
         records = [ValueRecord(str(number), at, number, SIZE) for number, at in found]
         return records, found[-1][0] + 1 if found else self.store.next
@@ -88,7 +99,8 @@ class SeekingTimes(Times):
     seeks_by_time = True
 
     def find_time(self, split: SplitId, instant: int) -> int | None:
-        del split
+        if split.shard != "0":
+            return None
         return next((number for number, at in self.store.records if at >= instant), None)
 
 
@@ -267,15 +279,23 @@ ANY_TIME = st.sampled_from([-7200, -3600, -5, 0, 1, 5, 60, 3600])
     skip=st.integers(0, 2),
     start=st.sampled_from(["EARLIEST", "LATEST"]) | ANY_TIME,
     end=st.none() | ANY_TIME,
+    is_closed=st.booleans(),
 )
 def test_a_batch_read_is_from_position_to_position(
-    source: type[TimesSource], ages: list[int], skip: int, start: str | int, end: int | None
+    source: type[TimesSource],
+    ages: list[int],
+    skip: int,
+    start: str | int,
+    end: int | None,
+    *,
+    is_closed: bool,
 ) -> None:
     """A time is the position of the first record that has it, or a later one. Those after it come, or are
     left out, whatever times they have.
     """
     store = Store()
     numbers = store.put(*ages, skip=skip)
+    store.is_closed = is_closed
     options = {"startingPosition": str(start)}
     first, last = 0 if start == "EARLIEST" else len(ages), len(ages)
     if isinstance(start, int):
