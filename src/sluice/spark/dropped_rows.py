@@ -43,6 +43,8 @@ _lock = threading.Lock()
 _sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _listeners: list[DroppedRowsListener] = []
 """One at most: that of all sessions of the JVM. Neither Python nor the JVM ever frees a listener."""
+_refusals: list[str] = []
+"""One at most: the last that was logged. A program may ask in each batch."""
 
 
 def listen(session: SparkSession) -> None:
@@ -89,9 +91,11 @@ def listen_if_possible(session: SparkSession) -> None:
     try:
         listen(session)
     except Exception as error:  # noqa: BLE001 - some platforms admit no listeners, each in its own way
-        _log.warning(
-            "rows that Spark drops as too late will not be logged: no listener is admitted: %s", error
-        )
+        if _refusals != [str(error)]:
+            _refusals[:] = [str(error)]
+            _log.warning(
+                "rows that Spark drops as too late will not be logged: no listener is admitted: %s", error
+            )
 
 
 @dataclass
