@@ -40,6 +40,7 @@ class FakeAgentClient:
 
     hub = AGENT
     hosts = frozenset({"127.0.0.1"})
+    recoveries = 0
 
     def __init__(self, setup: object, arns: Mapping[str, str], **_: object) -> None:
         del arns
