@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from sluice.errors import DataLossError, ServiceError, SluiceError
+from sluice.errors import DataLossError, ServiceError, SluiceError, SourceRuleError
 from sluice.retry import Retrier
 from sluice.source import FiniteSplit, SplitEnd, SplitSource
 from sluice.source.admission import Limits
@@ -29,6 +29,7 @@ class Shelf(SplitSource):
 
     def __init__(self, *, fails: bool = True) -> None:
         self.listed: dict[str, str] = {}
+        self.places: dict[str, tuple[int, ...]] = {}
         self.listings = 0
         self.now = 0.0
         self.settings = SourceSettings(fail_on_data_loss=fails)
@@ -48,8 +49,7 @@ class Shelf(SplitSource):
         return [FiniteSplit(split, version=version) for split, version in self.listed.items()]
 
     def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
-        del split
-        return [SplitEnd(place, 1, 1) for place in (1, 2, 3)]
+        return [SplitEnd(place, 1, 1) for place in self.places.get(split.version, (1, 2, 3))]
 
     def enumerator(self) -> FiniteSplitEnumerator:
         """As after a start of the query."""
@@ -170,6 +170,36 @@ def test_where_loss_is_allowed_a_replaced_split_is_named_once(caplog: pytest.Log
     assert [record.getMessage().partition(", and")[0] for record in caplog.records] == [
         "data loss, going on without it: source shelf, split a: it was replaced"
     ]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("ends", [(1, 2, 3), (5, 6, 7)], ids=["same ends", "other ends"])
+def test_where_loss_is_allowed_nothing_is_read_of_what_replaced_a_part(
+    ends: tuple[int, ...], restarts: bool
+) -> None:
+    """Its rest is none of the split that was begun, and its ends need not be those of it."""
+    shelf = Shelf(fails=False)
+    shelf.listed = {"a": "1", "b": "1"}
+    enumerator = shelf.enumerator()
+    _, offsets = read(enumerator, enumerator.initial(), ONE)
+    shelf.listed["a"], shelf.places = "2", {"2": ends}
+    end = enumerator.advance(offsets, ONE)
+    if restarts:
+        enumerator = shelf.enumerator()
+
+    assert [each.split for each in enumerator.ranges(offsets, end)] == ["b"]
+
+
+def test_a_batch_that_is_read_again_ends_where_it_ended_or_not_at_all() -> None:
+    """Otherwise it would have the rows of later batches, too."""
+    shelf = Shelf()
+    shelf.listed = {"a": "1"}
+    enumerator = shelf.enumerator()
+    _, end = read(enumerator, enumerator.initial(), ONE)
+    shelf.places = {"1": (5, 6, 7)}
+
+    with pytest.raises(SourceRuleError, match="always gives the same positions; 1, where"):
+        shelf.enumerator().ranges(enumerator.initial(), end)
 
 
 def test_a_source_that_gives_its_splits_versions_later_goes_on() -> None:

@@ -147,7 +147,9 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         changed = {
             split: entry
             for split, entry in ended.items()
-            if not begun.get(split, {}).get("done") and begun.get(split, {}).get("at") != entry.get("at", ...)
+            if not begun.get(split, {}).get("done")
+            and begun.get(split, {}).get("at") != entry.get("at", ...)
+            and not _is_left_out(begun.get(split), entry)
         }
         if not changed:
             return []
@@ -287,11 +289,11 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         self, split: FiniteSplit, begun: Mapping[str, Any] | None, ended: Mapping[str, Any]
     ) -> Iterator[FiniteRange]:
         start = None if begun is None else begun["at"]
-        last = None if ended.get("done") else ended["at"]
-        for end in self._ends_after(split, begun):
+        ends = self._ends_after(split, begun)
+        if not ended.get("done"):
+            ends = ends[: self._place(split, ends, ended["at"]) + 1]
+        for end in ends:
             yield FiniteRange(split.id, start, end.position, split.version, end.size)
-            if end.position == last:
-                return
             start = end.position
 
     def _lose(self, split: str, what: str, why: str) -> None:
@@ -349,6 +351,11 @@ def _splits(offsets: Offsets) -> dict[str, Mapping[str, Any]]:
         return dict(offsets["splits"])
     except (KeyError, TypeError, ValueError) as error:
         raise SluiceError(f"these are not offsets of finite splits: {offsets!r} ({error!r})") from error
+
+
+def _is_left_out(begun: Mapping[str, Any] | None, ended: Mapping[str, Any]) -> bool:
+    """Whether `advance` has left out the rest of a split, which is gone or was replaced."""
+    return begun is not None and begun.get("split") != ended.get("split")
 
 
 def _rises(before: Any, after: Any) -> bool:
