@@ -190,6 +190,45 @@ def test_where_loss_is_allowed_nothing_is_read_of_what_replaced_a_part(
     assert [each.split for each in enumerator.ranges(offsets, end)] == ["b"]
 
 
+GONE = ServiceError("no such key", operation="Get", target="shelf", missing=True)
+
+
+class VanishingShelf(Shelf):
+    """Its split b is gone when its ends are asked for, although it is listed."""
+
+    error: Exception = GONE
+
+    def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
+        if split.id == "b":
+            raise self.error
+        return super().ends(split)
+
+
+@pytest.mark.parametrize("error", [GONE, FileNotFoundError("b")])
+@pytest.mark.parametrize("listed", ["b", "abc"])
+def test_a_split_that_goes_after_it_was_listed_is_a_data_loss(listed: str, error: Exception) -> None:
+    for fails in (True, False):
+        shelf = VanishingShelf(fails=fails)
+        shelf.error, shelf.listed = error, dict.fromkeys(listed, "")
+        enumerator = shelf.enumerator()
+        if fails:
+            with pytest.raises(DataLossError, match="split b: it is gone, and it was listed"):
+                enumerator.advance(enumerator.initial())
+        else:
+            assert read(enumerator, enumerator.initial(), Limits())[0] == [*"aaaccc"][: 6 * ("a" in listed)]
+
+
+def test_a_split_that_goes_before_its_batch_is_read_again_is_a_data_loss() -> None:
+    shelf = Shelf(fails=False)
+    enumerator = shelf.enumerator()
+    shelf.listed = {"a": "", "b": ""}
+    end = enumerator.advance(enumerator.initial())
+    again = VanishingShelf(fails=False)
+    again.listed = shelf.listed
+
+    assert {each.split for each in again.enumerator().ranges(enumerator.initial(), end)} == {"a"}
+
+
 def test_a_batch_that_is_read_again_ends_where_it_ended_or_not_at_all() -> None:
     """Otherwise it would have the rows of later batches, too."""
     shelf = Shelf()

@@ -10,7 +10,6 @@ forgets splits that are done, ``unlisted`` says since when (milliseconds since t
 
 from __future__ import annotations
 
-import collections
 import itertools
 import json
 import logging
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from sluice.errors import DataLossError, SluiceError, SourceRuleError
+from sluice.errors import DataLossError, ServiceError, SluiceError, SourceRuleError
 from sluice.retry import Retrier, patient
 from sluice.source.admission import NO_LIMITS, Limits
 from sluice.source.contracts import BaseSplitEnumerator
@@ -159,8 +158,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
             listing = self._listing or {}
         order = {split: place for place, split in enumerate(listing)}
         found: list[FiniteRange] = []
-        there = [listing[split_id] for split_id in changed if split_id in listing]
-        collections.deque(self._with_ends(there), maxlen=0)
+        there = set(self._with_ends([listing[split_id] for split_id in changed if split_id in listing]))
         for split_id in sorted(changed, key=lambda split: order.get(split, -1)):
             split, entry = listing.get(split_id), changed[split_id]
             if split is None or split.version != entry.get("split", ""):
@@ -168,7 +166,8 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
                     split_id, "is gone" if split is None else "was replaced", "a batch has to be read again"
                 )
                 continue
-            found += self._parts(split, begun.get(split_id), entry)
+            if split in there:
+                found += self._parts(split, begun.get(split_id), entry)
         return found
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -228,15 +227,28 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
                 del positions[split_id]
 
     def _with_ends(self, splits: Sequence[FiniteSplit]) -> Iterator[FiniteSplit]:
-        """Yields the splits, after asking for the ends of `_AT_ONCE` at a time: each may take a request."""
+        """Yields the splits that are there, after asking for the ends of `_AT_ONCE` at a time: each may take
+        a request.
+        """
         if sum((split.id, split.version) not in self._ends for split in splits) <= 1:
-            yield from splits
+            yield from filter(self._has_ends, splits)
             return
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sluice-planner") as pool:
             for start in range(0, len(splits), _AT_ONCE):
                 some = splits[start : start + _AT_ONCE]
-                list(pool.map(self._all_ends, some))
-                yield from some
+                yield from itertools.compress(some, list(pool.map(self._has_ends, some)))
+
+    def _has_ends(self, split: FiniteSplit) -> bool:
+        try:
+            self._all_ends(split)
+        except (FileNotFoundError, ServiceError) as error:
+            if isinstance(error, ServiceError) and not error.missing:
+                raise
+            self._lose(split.id, "is gone", f"it was listed ({error})")
+            if self._listing is not None:
+                self._listing.pop(split.id, None)  # until it is listed again
+            return False
+        return True
 
     def _all_ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
         """The ends of a split, checked. The last one has no position: it is the end of the split."""
