@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.errors import DataLossError
+from sluice.errors import DataLossError, ServiceError
 from sluice.instants import iso_instant
 from sluice.options import OptionValues
 from sluice.source import After, Limits, LogSource, PositionLog, Split, SplitId, ValueRecord
@@ -30,6 +30,7 @@ class Store:
         low: the number of the oldest record that has not expired.
         next: the number of the next record.
         reads: how often the log was read.
+        refusals: how often a call was refused.
         is_closed: the split gets no more records. It has a child without records.
     """
 
@@ -40,6 +41,7 @@ class Store:
         self.low = 0
         self.next = 0
         self.reads = 0
+        self.refusals = 0
         self.is_closed = False
 
     def put(self, *ages: int, skip: int = 0) -> list[int]:
@@ -174,6 +176,36 @@ def test_latest_is_every_record_that_is_written_after_the_start(
             store.sleep(0.5)
             running.run_batch(limits, crash=True)
         assert read_on(running, store, limits) == expected
+
+
+class RefusingTimes(SeekingTimes):
+    """Says where its splits end only when it is asked for the fourth time."""
+
+    def bounds(self, split: SplitId) -> tuple[int, int]:
+        self.store.refusals += 1
+        if self.store.refusals <= 3:
+            raise ServiceError(
+                "slow down",
+                operation="bounds",
+                target=str(split),
+                throttling=self.store.refusals > 1,
+                retryable=True,
+            )
+        return super().bounds(split)
+
+
+class RefusingSource(SeekingSource):
+    LOG = RefusingTimes
+
+
+def test_a_start_at_the_end_is_waited_for() -> None:
+    """As one at the oldest record is, of which no call asks anything."""
+    store = Store()
+    store.put(5, 4)
+    with query(RefusingSource, store) as running:
+        assert running.run_batch() is None
+        later = store.put(0)
+        assert read_on(running, store) == later
 
 
 @SOURCES

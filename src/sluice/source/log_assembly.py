@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from sluice.source.enumerator import StreamEnumerator
     from sluice.source.log_source import LogSource
     from sluice.source.planner import Planner
-    from sluice.source.probe import ProbeSettings
+    from sluice.source.probe import Probe, ProbeSettings
+    from sluice.source.probe_session import ProbeSession
     from sluice.source.settings import SourceSettings
+    from sluice.source.split_state import SplitState
     from sluice.source.subscriptions import Subscriptions
 
 __all__ = ["assemble_enumerator", "positions_by_settings", "probe_settings", "read_side_by_side"]
@@ -60,25 +62,24 @@ def positions_by_settings(
 
 
 def _initial_positions(
-    source: LogSource, log: CheckedLog, planner: Planner, splits: Iterable[Split], now: int
+    source: LogSource, probe: Probe, planner: Planner, splits: Sequence[Split], now: int
 ) -> Mapping[SplitId, Position]:
-    """The starting positions of a source. In a log that has positions, times are replaced by them: then the
-    times of later records do not matter.
+    """The starting positions in a log that has positions. They replace times: then the times of later records
+    do not matter.
     """
     positions = source.initial_positions(splits, now)
-    if not log.has_numbers:
-        return positions
 
-    def find(split: SplitId) -> Position:
-        position = positions[split]
+    def find(_session: ProbeSession, state: SplitState) -> Position | None:
+        position = state.position
         if not isinstance(position, AtTime):
-            return position
+            return None
         start = IteratorStart("AT_TIMESTAMP", timestamp=position.instant)
         if position.instant >= now:
             start = IteratorStart("LATEST")
-        return replace(position, number=log.number_of(split, start))
+        return replace(position, number=probe.log.number_of(state.split.id, start))
 
-    return dict(zip(positions, planner.pool.map(find, positions), strict=True))
+    states = [probe.state(split, positions[split.id]) for split in splits if split.id in positions]
+    return {**positions, **planner.pool.for_all(states, find)}
 
 
 def assemble_enumerator(
@@ -94,9 +95,10 @@ def assemble_enumerator(
     data_loss = DataLossPolicy(checked, common.fail_on_data_loss, checked.server_time, source=source.name)
     probe = Probe(checked, data_loss, source.probe_settings())
     planner = Planner(probe, checked.server_time, PlannerSettings(common.fail_on_data_loss, source.max_drift))
+    by_number = partial(_initial_positions, source, probe, planner)
     settings = EnumeratorSettings(
         list(source.streams or [source.name]),
-        partial(_initial_positions, source, checked, planner),
+        by_number if checked.has_numbers else source.initial_positions,
         common.discovery_interval,
         source.starting_text,
         max_family=common.splits_per_task,
