@@ -52,7 +52,9 @@ class SplitReader(Protocol[SplitT_contra]):
     def read(self, split: SplitT_contra) -> Iterator[Any]:
         """Yields the records in pages; no page is empty. Those of a `Source` of one's own are record batches.
 
-        A reader keeps no position between calls: the split says where it starts and ends.
+        A reader keeps no position between calls: the split says where it starts and ends. After a retryable
+        `SluiceError`, `Source.read_task` reads the split again and leaves out the rows that it has already:
+        `read` has to yield the same rows in the same order.
         """
 
 
