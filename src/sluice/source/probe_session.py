@@ -195,10 +195,13 @@ class ProbeSession:
         The times of records do not matter.
         """
         state, tip = self._state, sequence_of(number)
-        if (first := tip - self._page_limit) > state.last_sequence + 1:
-            found = self._first_at(AtTime(0, number=str(first)), self._page_limit, exact=True)
+        span = limit = self._page_limit
+        while (first := tip - span) > state.last_sequence + 1:
+            found = self._first_at(AtTime(0, number=str(first)), limit, exact=True)
             if found is not None:
                 self._jump_to(found)
+                break
+            span *= 2  # the last numbers may belong to no record
         while not state.is_exhausted and state.last_sequence < tip - 1:
             self.read_page(self._page_limit, exact=True)
 
