@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,12 +12,14 @@ from memory_log import S0, new_log, put_many
 from query import Query, check_exactly_once, new_policy, new_reader, read_range
 
 from sluice.errors import ServiceError, SluiceError
+from sluice.source.contracts import ReadTask
 from sluice.source.cursor import Cursor
 from sluice.source.offsets import HORIZON, After, AtTime, SplitRange
 from sluice.source.read_figures import ReadFigures, SplitFigures
 from sluice.source.reader import RangeReader, ReadSettings
 from sluice.source.splits import SplitId
 from sluice.source.stream_log import Page
+from sluice.testing import MemoryLog, MemorySource
 
 
 def test_an_iterator_that_expires_between_two_pages_is_replaced() -> None:
@@ -82,6 +85,27 @@ def test_an_outage_of_minutes_ends_no_task(
     said = [each.getMessage() for each in caplog.records if each.name == "sluice.source.reader"]
     assert ["reading fails" in text for text in said] == [True, False]
     assert "read again after" in said[1]
+
+
+class LateSource(MemorySource):
+    """Can be connected to only at the second attempt, as a broker that starts."""
+
+    attempts = 0
+
+    def create_log(self, pause: Callable[[float], None]) -> MemoryLog:
+        type(self).attempts += 1
+        if self.attempts == 1:
+            raise OUTAGE
+        return super().create_log(pause)
+
+
+def test_a_log_that_cannot_be_connected_to_yet_ends_no_task() -> None:
+    log = new_log()
+    records = put_many(log, 3)
+    LateSource.of(log)
+    task = ReadTask((SplitRange(S0, HORIZON, After(records[-1].sequence_number)),))
+
+    assert sum(batch.num_rows for batch in LateSource("s").read_task(task)) == 3
 
 
 @pytest.mark.parametrize(

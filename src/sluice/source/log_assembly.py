@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from sluice.retry import Retrier, patient
 from sluice.source.checked_log import CheckedLog
 from sluice.source.data_loss import DataLossPolicy
 from sluice.source.offsets import AtHorizon, AtTime, Position, SplitRange
@@ -117,9 +118,10 @@ def read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[Split
         return pushed is not None and pushed.is_buffered(split_range.split)
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
-        with contextlib.closing(
-            CheckedLog(source.create_counting_log(pause, task.figures), source.name)
-        ) as log:
+        patience = source.settings.read_retry_duration
+        connect = partial(source.create_counting_log, pause, task.figures)
+        connected = Retrier(sleep=pause).call(patient(patience), connect)
+        with contextlib.closing(CheckedLog(connected, source.name)) as log:
             expiry = {} if split_range.expiry is None else {split_range.split.stream: split_range.expiry}
             data_loss = DataLossPolicy(
                 log, source.settings.fail_on_data_loss, log.server_time, expiry, source.name
@@ -128,7 +130,7 @@ def read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[Split
                 source.page_limit,
                 source.read_interval,
                 pause,
-                patience=source.settings.read_retry_duration,
+                patience=patience,
             )
             open_cursor = None if pushed is None else partial(pushed.open, log, data_loss)
             yield from RangeReader(log, data_loss, settings, open_cursor, task.figures).read(split_range)

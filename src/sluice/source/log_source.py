@@ -71,7 +71,8 @@ class LogSource(Source):
     def create_log(self, pause: Pause) -> StreamLog:
         """Connects to the service. Closed with ``close()`` when it is not needed any more.
 
-        Called once beside the driver, where several threads use it, and once for every range in a task.
+        Called once beside the driver, where several threads use it, and once for every range in a task. A
+        task calls it again after a retryable `SluiceError`, for ``readRetryDuration``.
 
         Args:
             pause: sleeps for a number of seconds. To be used between retries; in a task that has ended it
