@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -214,6 +216,32 @@ def test_all_addresses_of_a_host_have_one_deadline(monkeypatch: pytest.MonkeyPat
 
     assert tried == [place[0] for *_, place in found]
     assert now == pytest.approx(5.0)
+
+
+def test_a_host_without_ipv6_tries_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its names may have IPv6 addresses although the system has no sockets for them."""
+    tried: list[str] = []
+
+    class Ipv4Socket(socket.socket):
+        def __init__(self, family: int, *more: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *more)
+
+        def connect(self, place: Any) -> None:
+            tried.append(place[0])
+            raise ConnectionRefusedError
+
+    found = [
+        (family, socket.SOCK_STREAM, 6, "", (host, 4000))
+        for family, host in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1"))
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr(socket, "socket", Ipv4Socket)
+    with pytest.raises(ConnectionRefusedError):
+        connect(Address("agents", 4000, SECRET, START), timeout=PATIENT)
+
+    assert tried == ["127.0.0.1"]
 
 
 def test_a_handshake_that_trickles_is_given_up(listen: Callable[..., Agents]) -> None:

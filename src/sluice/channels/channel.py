@@ -278,15 +278,17 @@ def _open(address: Address, source: str | None, left: Callable[[], float]) -> so
     places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     failure = OSError(f"{address.host!r} has no address")
     for number, (family, kind, protocol, _, place) in enumerate(places):
-        connection = socket.socket(family, kind, protocol)
+        connection = None
         try:
+            connection = socket.socket(family, kind, protocol)  # fails if the host has no IPv6
             connection.settimeout(left() / (len(places) - number))
             if source is not None:
                 connection.bind((source, 0))
             connection.connect(place)
         except OSError as error:
             failure = error
-            connection.close()
+            if connection is not None:
+                connection.close()
         else:
             return connection
     raise failure
