@@ -12,7 +12,14 @@ from botocore.eventstream import ChecksumMismatch
 from botocore.parsers import ResponseParserError
 from urllib3.connection import HTTPConnection
 
-from sluice.aws.errors import DamagedAnswerError, is_clock_refused, is_unanswered, redact, translate
+from sluice.aws.errors import (
+    DamagedAnswerError,
+    DamagedCborError,
+    is_clock_refused,
+    is_unanswered,
+    redact,
+    translate,
+)
 from sluice.errors import ServiceError
 
 ENDPOINT = "https://kinesis.eu-west-1.amazonaws.com"
@@ -295,7 +302,7 @@ def test_a_stream_that_is_missing_may_be_in_another_region() -> None:
 
 def test_a_damaged_answer_names_the_option_that_asks_in_another_form() -> None:
     """An endpoint with an old library writes CBOR that nobody can read, again and again."""
-    damaged = DamagedAnswerError("the answer is no map in CBOR")
+    damaged = DamagedCborError("the answer is no map in CBOR")
     problem = translate(damaged, operation="GetRecords", target="clicks", endpoint=ENDPOINT)
     assert "option 'wireFormat' json" in str(problem)
     assert problem.retryable

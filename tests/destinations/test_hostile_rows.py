@@ -16,7 +16,6 @@ from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Origin
 from sluice.sink.dead_letters import LocalDeadLetterQueue
 
 FAR = 1_700_000_000_000 * 1_000_000  # milliseconds that were taken for seconds
-LAST_SECOND = 253_402_300_799 * 1_000_000  # of the year 9999, in UTC
 KEYED = {"destination": "dynamodb", "tableName": "orders", "keyColumns": "id"}
 SQS = {"destination": "sqs", "queueUrl": "https://sqs.eu-west-1.amazonaws.com/1/q"}
 FIFO = {"destination": "sqs", "queueUrl": "https://sqs.eu-west-1.amazonaws.com/1/q.fifo"}
@@ -28,8 +27,8 @@ def not_utf8(*values: bytes | None) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
 
 
-def times(*micros: int, zone: str = "UTC") -> pa.Array:
-    return pa.array(micros, pa.timestamp("us", zone))
+def times(*micros: int) -> pa.Array:
+    return pa.array(micros, pa.timestamp("us", "UTC"))
 
 
 def accept(operation: str, parameters: dict[str, Any]) -> Any:
@@ -47,11 +46,6 @@ ROWS: dict[str, tuple[dict[str, str], dict[str, pa.Array], str]] = {
     "dynamodb, a far timestamp": (
         KEYED,
         {"id": pa.array(["a", "b", "c"]), "at": times(0, FAR, 0)},
-        "column 'at' has a date or timestamp that is not in the years 1 to 9999",
-    ),
-    "dynamodb, a timestamp that is far in its zone alone": (
-        KEYED,
-        {"id": pa.array(["a", "b", "c"]), "at": times(0, LAST_SECOND, 0, zone="Asia/Kolkata")},
         "column 'at' has a date or timestamp that is not in the years 1 to 9999",
     ),
     "dynamodb, a far key": (

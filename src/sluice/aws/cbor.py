@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sluice.aws.errors import DamagedAnswerError
+from sluice.aws.errors import DamagedCborError
 from sluice.aws.mended_text import mended
 
 __all__ = ["BREAK", "CONTENT_TYPE", "Decoder", "ReadField", "encode", "is_cbor"]
@@ -73,7 +73,7 @@ class Decoder:
         has_mended: whether a text was no UTF-8; see `mended`.
 
     Raises:
-        DamagedAnswerError: `body` is cut short, or something else than one map with names as keys. Every
+        DamagedCborError: `body` is cut short, or something else than one map with names as keys. Every
             method raises it.
     """
 
@@ -86,10 +86,10 @@ class Decoder:
     def decode(self) -> dict[str, Any]:
         """Decodes the whole answer."""
         if not is_cbor(self._body):
-            raise DamagedAnswerError("the answer is no map in CBOR")
+            raise DamagedCborError("the answer is no map in CBOR")
         value, end = self.item(0, depth=0)
         if end != len(self._body):
-            raise DamagedAnswerError(f"{len(self._body) - end} bytes follow the answer")
+            raise DamagedCborError(f"{len(self._body) - end} bytes follow the answer")
         fields: dict[str, Any] = value
         return fields
 
@@ -100,7 +100,7 @@ class Decoder:
             The value, and the offset at which the next item starts.
         """
         if depth > _DEEPEST:
-            raise DamagedAnswerError("the answer is nested too deep")
+            raise DamagedCborError("the answer is nested too deep")
         self._count_item()
         major, number, start = self.head(at)
         if major in (_BYTES, _TEXT):
@@ -108,7 +108,7 @@ class Decoder:
         if major in (_ARRAY, _MAP):
             return (self._array if major == _ARRAY else self._map)(number, start, depth)
         if number is None:
-            raise DamagedAnswerError(f"byte {at} of the answer ends nothing")
+            raise DamagedCborError(f"byte {at} of the answer ends nothing")
         if major == _TAG:
             return self.item(start, depth + 1)
         if major == _SIMPLE:
@@ -130,17 +130,17 @@ class Decoder:
             width = 1 << kind - 24
             return major, int.from_bytes(self._take(at + 1, width), "big"), at + 1 + width
         if kind != _UNKNOWN_LENGTH or major in (_UNSIGNED, _NEGATIVE, _TAG):
-            raise DamagedAnswerError(f"byte {at} of the answer begins no item")
+            raise DamagedCborError(f"byte {at} of the answer begins no item")
         return major, None, at + 1
 
     def _count_item(self) -> None:
         self._items_left -= 1
         if self._items_left < 0:
-            raise DamagedAnswerError(f"the answer has more than {_MOST_ITEMS} items")
+            raise DamagedCborError(f"the answer has more than {_MOST_ITEMS} items")
 
     def _take(self, at: int, size: int) -> bytes:
         if at + size > len(self._body):
-            raise DamagedAnswerError(f"the answer of {len(self._body)} bytes ends inside an item")
+            raise DamagedCborError(f"the answer of {len(self._body)} bytes ends inside an item")
         return self._body[at : at + size]
 
     def _ends(self, at: int) -> bool:
@@ -156,7 +156,7 @@ class Decoder:
                 self._count_item()
                 kind, size, start = self.head(at)
                 if kind != major or size is None:
-                    raise DamagedAnswerError(f"byte {at} of the answer begins no chunk of a string")
+                    raise DamagedCborError(f"byte {at} of the answer begins no chunk of a string")
                 chunks.append(self._take(start, size))
                 at = start + size
             data, at = b"".join(chunks), at + 1
@@ -183,7 +183,7 @@ class Decoder:
             count = None if count is None else count - 1
             name, at = self.item(at, depth + 1)
             if not isinstance(name, str):
-                raise DamagedAnswerError(f"a field of the answer has the name {name!r:.100}")
+                raise DamagedCborError(f"a field of the answer has the name {name!r:.100}")
             read = self._fields.get(name) if depth == 0 else None
             value, at = (read and read(self._body, at)) or self.item(at, depth + 1)
             if value is not None:
@@ -195,5 +195,5 @@ class Decoder:
         if width in _FLOATS:
             return _FLOATS[width].unpack(self._take(at + 1, width))[0]
         if width or number not in _SIMPLE_VALUES:
-            raise DamagedAnswerError(f"byte {at} of the answer begins no item")
+            raise DamagedCborError(f"byte {at} of the answer begins no item")
         return _SIMPLE_VALUES[number]

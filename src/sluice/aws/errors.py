@@ -26,6 +26,7 @@ __all__ = [
     "IN_ROLE",
     "UNKNOWN_CREDENTIALS",
     "DamagedAnswerError",
+    "DamagedCborError",
     "endpoint_of",
     "is_clock_refused",
     "is_throttling",
@@ -163,6 +164,10 @@ class DamagedAnswerError(Exception):
     """An answer that is complete for HTTP, but cut short or not what the service sends."""
 
 
+class DamagedCborError(DamagedAnswerError):
+    """The same of an answer in CBOR."""
+
+
 def is_throttling(code: str) -> bool:
     """Whether services refuse requests with this code because there are too many, or too large ones."""
     return code in _THROTTLING or "Throttl" in code
@@ -219,7 +224,7 @@ def translate(error: Exception, *, operation: str, target: str, endpoint: str | 
     code = "IncompleteRead" if _breaks_off(error) else type(error).__name__
     endpoint = endpoint_of(error, endpoint or "") or None
     cause = _in_role(error, operation, _transport_cause(error))
-    if isinstance(error, DamagedAnswerError):
+    if isinstance(error, DamagedCborError):
         cause += " (if the endpoint does not write CBOR as it should: option 'wireFormat' json asks in JSON)"
     return ServiceError(
         _message(operation, target, endpoint, code, cause),

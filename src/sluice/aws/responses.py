@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from sluice.aws.cbor import Decoder, is_cbor
-from sluice.aws.errors import DamagedAnswerError
+from sluice.aws.errors import DamagedCborError
 from sluice.aws.long_records import read_page
 from sluice.aws.pages import PageReader, find_many, take_records
 from sluice.aws.records import WireRecord
@@ -113,7 +113,7 @@ def read_records(response: Mapping[str, Any]) -> dict[str, Any] | None:
     """Reads a ``GetRecords`` answer, with ``Records`` as `WireRecord`; None for the SDK to read it.
 
     Raises:
-        DamagedAnswerError: the answer is in CBOR, and damaged.
+        DamagedCborError: the answer is in CBOR, and damaged.
     """
     page = _decoded(_page_reader.read, response)
     if page is None:
@@ -155,7 +155,7 @@ def error_in_json(response: Mapping[str, Any]) -> Mapping[str, Any]:
     A server that takes CBOR for text may quote it.
 
     Raises:
-        DamagedAnswerError: it is in CBOR, and damaged.
+        DamagedCborError: it is in CBOR, and damaged.
     """
     body = response["body"]
     if response["status_code"] < 300 or not isinstance(body, bytes):
@@ -180,5 +180,5 @@ def _decoded(decode: Callable[[bytes], T], response: Mapping[str, Any]) -> T | N
         return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if is_cbor(body):
-            raise DamagedAnswerError(f"the answer is not what it should be: {error}") from None
+            raise DamagedCborError(f"the answer is not what it should be: {error}") from None
         return None
