@@ -14,14 +14,17 @@ import time
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import urllib3
 from urllib3 import connection, connectionpool
 from urllib3.exceptions import HTTPError
 
 from sluice.aws.watchdog import Watchdog, shared_watchdog
+from sluice.errors import redact_urls
+from sluice.options import redact_url
 
-__all__ = ["Exchange", "TimedConnection", "current_exchange", "fetch"]
+__all__ = ["Exchange", "TimedConnection", "current_exchange", "fetch", "proxy_manager"]
 
 _threads: Final = threading.local()
 
@@ -154,7 +157,7 @@ def fetch(url: str, *, seconds: float, at_most: int, proxy: str | None = None) -
         OSError: there is none, or not in time.
     """
     try:
-        manager = urllib3.PoolManager() if proxy is None else urllib3.ProxyManager(proxy)
+        manager = urllib3.PoolManager() if proxy is None else proxy_manager(proxy)
         manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
         with manager, Exchange(seconds) as exchange:
             response = manager.request("GET", url, timeout=seconds, retries=False, preload_content=False)
@@ -168,5 +171,35 @@ def fetch(url: str, *, seconds: float, at_most: int, proxy: str | None = None) -
             if exchange.was_ended:
                 raise TimeoutError(f"no whole answer within {seconds:g} s")
             return content
-    except HTTPError as error:
+    except (HTTPError, ValueError) as error:
         raise OSError(str(error)) from error
+
+
+def proxy_manager(proxy: str, **settings: Any) -> urllib3.ProxyManager:
+    """Connections through a proxy, with the user and the password of its URL.
+
+    Args:
+        proxy: its URL, as the environment has it.
+        settings: of the connections.
+
+    Raises:
+        ValueError: the URL cannot be used. The message does not show the password.
+    """
+    try:
+        login = _login_of(proxy)
+        headers = urllib3.make_headers(proxy_basic_auth=login) if login else None
+        return urllib3.ProxyManager(proxy, proxy_headers=headers, **settings)
+    except (HTTPError, ValueError) as error:
+        shown = redact_url(proxy)  # as a whole: a password may have any character
+        raise ValueError(
+            f"the environment names the proxy {shown!r}, which cannot be used: "
+            f"{redact_urls(str(error).replace(proxy, shown))}"
+        ) from None
+
+
+def _login_of(proxy: str) -> str | None:
+    """User and password; None without a user. Raises ValueError if it is not clear where they end."""
+    parts = urlsplit(proxy)
+    if "@" in proxy and "@" not in parts.netloc:
+        raise ValueError("a '/', '?' or '#' of its password has to be escaped, as %2F, %3F or %23")
+    return f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 import urllib3.exceptions as http
 
-from sluice.aws.exchanges import Exchange
+from sluice.aws.exchanges import Exchange, proxy_manager
 from sluice.destinations.http.informational_responses import (
     is_informational,
     read_past_informational_responses,
 )
-from sluice.errors import OptionError, redact_urls
-from sluice.options import redact_url
+from sluice.errors import OptionError
 
 __all__ = [
     "Answer",
@@ -299,27 +298,9 @@ def _new_pool(transport: HttpTransport, proxy: str | None) -> urllib3.PoolManage
 
 def _proxy_manager(transport: HttpTransport, proxy: str, context: ssl.SSLContext) -> urllib3.ProxyManager:
     try:
-        login = _login_of(proxy)
-        return urllib3.ProxyManager(
-            proxy,
-            maxsize=transport.connections,
-            ssl_context=context,
-            proxy_headers=urllib3.make_headers(proxy_basic_auth=login) if login else None,
-        )
-    except (http.HTTPError, ValueError) as error:
-        shown = redact_url(proxy)  # as a whole: a password may have any character
-        raise OptionError(
-            f"the environment names the proxy {shown!r} for the scheme of option 'url', which "
-            f"cannot be used: {redact_urls(str(error).replace(proxy, shown))}"
-        ) from None
-
-
-def _login_of(proxy: str) -> str | None:
-    """User and password; None without a user. Raises ValueError if it is not clear where they end."""
-    parts = urlsplit(proxy)
-    if "@" in proxy and "@" not in parts.netloc:
-        raise ValueError("a '/', '?' or '#' of its password has to be escaped, as %2F, %3F or %23")
-    return f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+        return proxy_manager(proxy, maxsize=transport.connections, ssl_context=context)
+    except ValueError as error:
+        raise OptionError(f"option 'url' is reached through a proxy: {error}") from None
 
 
 def _tls_context(transport: HttpTransport) -> ssl.SSLContext:
