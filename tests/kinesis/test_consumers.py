@@ -630,7 +630,7 @@ def test_a_load_that_fails_leaves_no_consumer_behind(
 # --- permissions --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", [DESCRIBE, "SubscribeToShard", DEREGISTER])
+@pytest.mark.parametrize("operation", [DESCRIBE, DEREGISTER])
 def test_nothing_is_registered_before_all_permissions_are_there(operation: str) -> None:
     """A consumer that nobody may use is paid for all the same."""
     service = Service({DESCRIBE: [GONE], REGISTER: [is_new()]})

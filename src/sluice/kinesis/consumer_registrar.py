@@ -35,7 +35,6 @@ from sluice.retry import Retrier
 __all__ = ["Consumer", "ConsumerRegistrar"]
 
 _REGISTER: Final = "RegisterStreamConsumer"
-_SUBSCRIBE: Final = "SubscribeToShard"
 _DESCRIBE_STREAM: Final = "DescribeStreamSummary"
 # https://docs.aws.amazon.com/kinesis/latest/APIReference/API_RegisterStreamConsumer.html
 _LIMITS: Final = (
@@ -200,20 +199,17 @@ class ConsumerRegistrar:
         return consumer
 
     def _check_permissions(self, wanted: _ConsumerName) -> None:
-        """Makes the calls that follow a registration, with the ARN of a consumer that cannot be there.
+        """Makes the calls that need a consumer's ARN for one that cannot be there.
 
         IAM decides before the service looks for it. So a caller who may register and nothing else is told
-        before there is a consumer, which would be paid for.
+        before there is a consumer, which would be paid for. A shard that may not be subscribed to is polled,
+        unless that is forbidden: that is not tried.
 
         Raises:
             ServiceError: the caller may not make one of them.
         """
-        arn = {"ConsumerARN": f"{wanted.stream_arn}/consumer/{wanted.name}:{NOT_CREATED}"}
-        shard = {"ShardId": "shardId-000000000000", "StartingPosition": {"Type": "LATEST"}}
-        requests: dict[str, dict[str, Any]] = {DESCRIBE: arn, _SUBSCRIBE: {**arn, **shard}}
-        if self._fan_out.deregister:
-            requests[DEREGISTER] = arn
-        for operation, request in requests.items():
+        request = {"ConsumerARN": f"{wanted.stream_arn}/consumer/{wanted.name}:{NOT_CREATED}"}
+        for operation in (DESCRIBE, DEREGISTER) if self._fan_out.deregister else (DESCRIBE,):
             self._calls.call(
                 operation,
                 f"{wanted.path}:*",
