@@ -630,22 +630,13 @@ def test_a_load_that_fails_leaves_no_consumer_behind(
 # --- permissions --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", [DESCRIBE, DEREGISTER])
-def test_nothing_is_registered_before_all_permissions_are_there(operation: str) -> None:
-    """A consumer that nobody may use is paid for all the same."""
+def test_nothing_is_registered_for_who_may_not_see_what_becomes_of_it() -> None:
+    """A consumer that nobody can wait for is paid for all the same."""
     service = Service({DESCRIBE: [GONE], REGISTER: [is_new()]})
-    service.forbidden = frozenset({operation})
+    service.forbidden = frozenset({DESCRIBE})
 
     error = service.failure()
 
-    assert str(error).startswith(f"{operation} of orders/consumer/me:*")
+    assert str(error).startswith(f"{DESCRIBE} of orders/consumer/me:*")
     assert not error.retryable
     assert service.operations == [DESCRIBE]
-
-
-def test_who_leaves_consumers_need_not_be_allowed_to_deregister_them() -> None:
-    config = config_of(consumerDeregistration="never")
-    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}, config)
-    service.forbidden = frozenset({DEREGISTER})
-
-    assert service.registrar.ensure("orders").registered

@@ -12,7 +12,6 @@ from sluice.errors import ServiceError
 from sluice.instants import micros_from_datetime
 
 __all__ = [
-    "DEREGISTER",
     "DESCRIBE",
     "NOT_CREATED",
     "ConsumerDescription",
@@ -23,7 +22,7 @@ __all__ = [
 ]
 
 DESCRIBE: Final = "DescribeStreamConsumer"
-DEREGISTER: Final = "DeregisterStreamConsumer"
+_DEREGISTER: Final = "DeregisterStreamConsumer"
 _LIST: Final = "ListStreamConsumers"
 NOT_CREATED: Final = 1
 """The creation time, in an ARN, of a consumer that cannot be there: a second of 1970."""
@@ -93,7 +92,7 @@ def deregister_consumer(calls: Calls, arn: str) -> None:
             return is_going() or None
         return error.missing or None
 
-    calls.call(DEREGISTER, target, {"ConsumerARN": arn}, lambda _answer: True, recover=recover)
+    calls.call(_DEREGISTER, target, {"ConsumerARN": arn}, lambda _answer: True, recover=recover)
 
 
 def list_consumers(calls: Calls, stream_arn: str) -> Sequence[ConsumerDescription]:

@@ -19,7 +19,6 @@ from sluice.aws.arns import ConsumerArn, consumer_path
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.kinesis.client import kinesis_calls
 from sluice.kinesis.consumer_calls import (
-    DEREGISTER,
     DESCRIBE,
     NOT_CREATED,
     ConsumerDescription,
@@ -181,7 +180,7 @@ class ConsumerRegistrar:
             consumer = ConsumerDescription.parse(answer["Consumer"])
             return Consumer(consumer.name, consumer.arn, registered=True)
 
-        self._check_permissions(wanted)
+        self._check_permission(wanted)
         try:
             with self._registering():
                 consumer = self._calls.call(_REGISTER, wanted.path, wanted.request, read, recover=recover)
@@ -198,25 +197,22 @@ class ConsumerRegistrar:
                 return None
         return consumer
 
-    def _check_permissions(self, wanted: _ConsumerName) -> None:
-        """Makes the calls that need a consumer's ARN for one that cannot be there.
+    def _check_permission(self, wanted: _ConsumerName) -> None:
+        """Describes a consumer that cannot be there by its ARN, as those are described that are registered.
 
-        IAM decides before the service looks for it. So a caller who may register and nothing else is told
-        before there is a consumer, which would be paid for. A shard that may not be subscribed to is polled,
-        unless that is forbidden: that is not tried.
+        IAM decides before the service looks for it, on another ARN than for one by name. So a caller who may
+        register and not see what becomes of it is told before there is a consumer, which is paid for.
 
         Raises:
-            ServiceError: the caller may not make one of them.
+            ServiceError: the caller may not.
         """
-        request = {"ConsumerARN": f"{wanted.stream_arn}/consumer/{wanted.name}:{NOT_CREATED}"}
-        for operation in (DESCRIBE, DEREGISTER) if self._fan_out.deregister else (DESCRIBE,):
-            self._calls.call(
-                operation,
-                f"{wanted.path}:*",
-                request,
-                lambda _answer: True,
-                recover=lambda error: None if error.code == "AccessDeniedException" else True,
-            )
+        self._calls.call(
+            DESCRIBE,
+            f"{wanted.path}:*",
+            {"ConsumerARN": f"{wanted.stream_arn}/consumer/{wanted.name}:{NOT_CREATED}"},
+            lambda _answer: True,
+            recover=lambda error: None if error.code == "AccessDeniedException" else True,
+        )
 
     def _find_own(self, wanted: _ConsumerName) -> Consumer | None:
         """The consumer that a call of ours has registered whose answer did not come; None if there is none.
