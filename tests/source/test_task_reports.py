@@ -189,6 +189,22 @@ def test_slow_names_hold_up_no_task(
     assert figures.splits() == read(SPLITS).splits()
 
 
+def test_without_another_thread_nothing_is_told(
+    reports: TaskReports, figures: ReadFigures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of the task were read; its report may be missing."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    address = replace(begin(reports, 1), host="").found_at("any.example")
+    send_report(address, read(SPLITS), is_complete=True)
+    reports.receive()
+
+    assert not figures.splits()
+
+
 def test_a_name_that_is_not_found_is_asked_for_again(reports: TaskReports, figures: ReadFigures) -> None:
     """A resolver may fail for a moment."""
     found = iter([socket.gaierror(-3, "try again"), [(socket.AF_INET, 2, 17, "", ("127.0.0.1", 0))]])

@@ -116,8 +116,12 @@ class _LookUp(threading.Thread):
         with cls._lock:
             look_up = cls._known.get(host)
             if look_up is None or (look_up.found is None and not look_up.is_alive()):  # it failed
-                look_up = cls._known[host] = cls(host)
-                look_up.start()
+                look_up = cls(host)
+                try:
+                    look_up.start()
+                except RuntimeError:  # this process may start no more threads
+                    return None
+                cls._known[host] = look_up
         look_up.join(_LOOK_UP_WAIT)
         return look_up.found
 
