@@ -416,15 +416,18 @@ STS_ANSWER = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06
 class Sts:
     """Returns credentials that expire after a given time, and counts requests."""
 
-    def __init__(self, lifetime: timedelta) -> None:
+    def __init__(
+        self, lifetime: timedelta, now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    ) -> None:
         self.lifetime = lifetime
+        self.now = now
         self.requests = 0
 
     def answer(self, operation: str, _params: dict[str, Any]) -> Any:
         if operation:
             return answer({"Shards": []})
         self.requests += 1
-        expires = datetime.now(timezone.utc) + self.lifetime
+        expires = self.now() + self.lifetime
         body = STS_ANSWER.format(n=self.requests, expires=expires.strftime("%Y-%m-%dT%H:%M:%SZ"))
         return answer(body.encode())
 
@@ -643,6 +646,27 @@ def test_role_credentials_are_refreshed_before_they_expire(monkeypatch: pytest.M
     kinesis_keys = [key for key in signed_with(transport) if key.startswith("ROLE")]
     assert kinesis_keys[-1] != "ROLEKEY1"
     assert kinesis_keys[-1] == kinesis_keys[-2]
+
+
+def test_a_role_lasts_for_months(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ninety days, with some calls on each: none is signed with what has ended, and little is asked for."""
+    now = begin = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    sts = Sts(timedelta(hours=1), lambda: now)
+    client, transport = assumed(monkeypatch, sts, role())
+    client._request_signer._credentials._time_fetcher = lambda: now
+    kept = len(clients._clients), len(clients._sessions)
+    begun: dict[str, datetime] = {}
+    for number in range(90 * 4):
+        now = begin + timedelta(days=number // 4, minutes=20 * (number % 4))
+        client.list_shards(StreamName="s")
+        key = signed_with(transport)[-1]
+        assert key == f"ROLEKEY{sts.requests}"
+        assert now - begun.setdefault(key, now) < timedelta(hours=1)
+        transport.calls.clear()
+        transport.requests.clear()
+
+    assert sts.requests == 90 * 2
+    assert (len(clients._clients), len(clients._sessions)) == kept
 
 
 def test_static_keys_with_a_session_token_are_sent() -> None:
