@@ -14,7 +14,7 @@ from sluice.sink.json_values import not_finite_text
 from sluice.sink.nested_values import Change, change_of
 from sluice.sink.utc import in_utc
 
-__all__ = ["JsonRows", "unsupported_type"]
+__all__ = ["JsonRows", "inner_types", "unsupported_type"]
 
 # Spark types without other types inside, by name or by the beginning of it.
 _SIMPLE_TYPES: Final = (
@@ -24,6 +24,13 @@ _SIMPLE_TYPES: Final = (
 _SIMPLE_PREFIXES: Final = ("decimal(", "char(", "varchar(", "string collate ")
 
 
+def inner_types(data_type: Any) -> list[Any]:
+    """The Spark types of which one is made: those of elements, keys, values and fields."""
+    names = ("elementType", "keyType", "valueType")
+    inner = [getattr(data_type, name) for name in names if hasattr(data_type, name)]
+    return inner + [field.dataType for field in getattr(data_type, "fields", ())]
+
+
 def unsupported_type(data_type: Any, *, text_keys: bool) -> str | None:
     """The first Spark type in `data_type`, including itself, that has no form; None if there is none.
 
@@ -31,12 +38,7 @@ def unsupported_type(data_type: Any, *, text_keys: bool) -> str | None:
         data_type: of a column.
         text_keys: whether the keys of maps must be strings, as in JSON.
     """
-    inner = [
-        getattr(data_type, name)
-        for name in ("elementType", "keyType", "valueType")
-        if hasattr(data_type, name)
-    ]
-    inner += [field.dataType for field in getattr(data_type, "fields", ())]
+    inner = inner_types(data_type)
     name = str(data_type.simpleString())
     if not inner:
         return None if name in _SIMPLE_TYPES or name.startswith(_SIMPLE_PREFIXES) else name

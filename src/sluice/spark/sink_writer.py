@@ -25,6 +25,7 @@ from sluice.query_server.launch import find_or_start
 from sluice.sink.bases import BaseCommittingDestination, destination_name, run, with_defaults
 from sluice.sink.contracts import Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
+from sluice.sink.json_rows import inner_types
 from sluice.sink.sink_setup import (
     AsyncSinkSetup,
     CommittingSinkSetup,
@@ -201,12 +202,9 @@ def _refuse_unreadable_columns(schema: StructType) -> None:
 
 
 def _types_in(kind: Any) -> Iterator[Any]:
-    """A type without types inside, or those inside."""
-    inner = [getattr(kind, name) for name in ("elementType", "keyType", "valueType") if hasattr(kind, name)]
-    inner += [field.dataType for field in getattr(kind, "fields", ())]
-    if not inner:
-        yield kind
-    for each in inner:
+    """The type itself, and all inside it."""
+    yield kind
+    for each in inner_types(kind):
         yield from _types_in(each)
 
 

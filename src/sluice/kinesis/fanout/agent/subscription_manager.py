@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -126,8 +125,10 @@ class SubscriptionManager:
         self._settings = settings
         self._budget = BufferBudget(settings.buffer_bytes)
         self._now = now
-        self._retention = functools.cache(retention)
-        self._retention_lock = threading.Lock()
+        self._ask_retention = retention
+        self._retentions: dict[str, float] = {}
+        self._asking: set[str] = set()  # streams whose retention some thread asks for at this moment
+        self._lock = threading.Lock()
         self._subscriptions: dict[SplitId, _ShardSubscription] = {}
 
     @property
@@ -250,11 +251,22 @@ class SubscriptionManager:
             return f"no event came for {silent / 3600:.0f} h, and records may have expired meanwhile"
         behind = head.millis_behind / 1000
         if behind > UNTRIMMED_AGE:
-            with self._retention_lock:
-                retention = self._retention(subscription.request.split.stream)
-            if behind > retention * _SAFE_PART:
+            retention = self._retention(subscription.request.split.stream)
+            if retention is not None and behind > retention * _SAFE_PART:
                 return f"it is {behind / 3600:.1f} h behind, and records may expire before they are pushed"
         return None
+
+    def _retention(self, stream: str) -> float | None:
+        """Of a stream (seconds); None while another thread asks: the next event is soon enough."""
+        with self._lock:
+            if stream in self._retentions or stream in self._asking:
+                return self._retentions.get(stream)
+            self._asking.add(stream)
+        try:
+            self._retentions[stream] = self._ask_retention(stream)
+        finally:
+            self._asking.discard(stream)
+        return self._retentions[stream]
 
     def _event_received(
         self, subscription: _ShardSubscription, payload: bytes | memoryview, head: EventHead
