@@ -321,7 +321,7 @@ def test_sink(application: Cluster) -> None:
     and tasks do not know what the stream takes.
     """
     stream = application.service.create(SINK_SHARDS)
-    with application.query(stream, {}, sink={"destination": "kinesis", "aimdScope": "query"}) as query:
+    with application.query(stream, {}, sink={"destination": "kinesis"}) as query:
         application.wait_until(lambda: len(query.lines("committed destination")) >= EPOCHS, "epochs")
     written: dict[int, list[tuple[float, str]]] = {}
     for record in application.service.model.oracle.records(stream):
@@ -341,7 +341,6 @@ def test_sink(application: Cluster) -> None:
             f"write, they write {min(shares)} to {max(shares)} records",
             flush=True,
         )
-    assert "can't compare their paces" not in application.executor_logs()
     used, refused, even = (sum(each) / (EPOCHS - 1) for each in zip(*settled[1:], strict=True))
     print(f"\nsink, settled: {used:.0%} used, {refused:.1%} refused, shares {even:.2f}", flush=True)
     assert used > 0.85

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ ROW = "x" * 20
 def servers_end_with_the_spark_context(spark_sessions: Sessions) -> Iterator[None]:
     yield
     spark_sessions.stop()
-    wait_until(lambda: not query_servers(bucket=True), "the servers to end")
+    wait_until(lambda: not query_servers(), "the servers to end")
 
 
 @pytest.fixture
@@ -112,19 +113,52 @@ def test_a_stream(
         .start()
     )
     wait_until(lambda: stored() == 600, "the first rows")
-    (first,) = query_servers(bucket=True)
+    (first,) = query_servers()
     add(1200)
     wait_until(lambda: stored() >= 900, "some more rows")
-    assert query_servers(bucket=True) == [first]
+    assert query_servers() == [first]
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: stored() == 1800, "the rest of them")
     add(400)
     wait_until(lambda: stored() == 2200, "the last rows")
-    assert len([each for each in query_servers(bucket=True) if is_alive(each)]) == 1
+    assert len([each for each in query_servers() if is_alive(each)]) == 1
     assert query.exception() is None
     query.stop()
 
     check_rate([(at, entries) for at, entries, _ in requests_noted(directory)], rate, burst)
+
+
+def test_all_writes_of_foreach_batch_have_one_server(
+    make_spark: Callable[..., SparkSession], directory: Path, tmp_path: Path, checkpoint: str
+) -> None:
+    """Each write finds the server of the one before. It ends with the Spark context."""
+    spark = make_spark(master="local[4]")
+    source = tmp_path / "source"
+    source.mkdir()
+    servers: list[list[int]] = []
+
+    def write(batch: DataFrame, _: int) -> None:
+        for _ in range(2):
+            sink = batch.repartition(2).write.format("async-sink").mode("append")
+            sink.options(**options(directory, 1000, 100)).save()
+            time.sleep(1.5)  # a server asks itself twice a second whether it may end
+            servers.append(query_servers())
+
+    query = (
+        spark.readStream.text(str(source))
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    for number in range(2):
+        hidden = source / "_unfinished"
+        hidden.write_text(f"{ROW}\n" * 10)
+        hidden.rename(source / f"{number}.txt")
+        query.processAllAvailable()
+    query.stop()
+    assert len(servers) == 4
+    assert len(servers[0]) == 1
+    assert all(each == servers[0] for each in servers)
 
 
 @pytest.fixture

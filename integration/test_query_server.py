@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from integration.support.servers import held_port
-from sluice.channels.channel import SPARK_DRIVER, Address, connect
+from sluice.channels.channel import Address, connect
 from sluice.query_server import launch
 from sluice.query_server.connection import TcpServerConnection
 from sluice.query_server.launch import (
@@ -30,9 +30,7 @@ from sluice.query_server.protocol import (
     FromServer,
     Granted,
     Join,
-    MeanRate,
     Members,
-    ReportRate,
     TokensUsed,
     encode,
 )
@@ -41,7 +39,7 @@ from sluice.query_server.server import QueryServer
 from sluice.query_server.service import BucketService
 
 SOON = 30.0
-SETTINGS = ServerSettings((100.0, 50.0), "127.0.0.1", "127.0.0.1")
+SETTINGS = ServerSettings(100.0, 50.0, "127.0.0.1")
 
 
 def until(condition: Callable[[], object], seconds: float = SOON) -> None:
@@ -191,47 +189,6 @@ def test_a_server_that_is_gone_or_silent_is_replaced(
     assert Rendezvous(next(directory.iterdir())).read() == second
 
 
-@pytest.mark.usefixtures("directory")
-def test_tasks_compare_their_paces(owner: subprocess.Popen[bytes]) -> None:
-    """The server has no bucket. It is told where tasks find it, which fill in the driver's host, and is found
-    again from its own host.
-    """
-    settings = ServerSettings(None, SPARK_DRIVER, "127.0.0.1")
-    address = find_or_start(settings, {"a": "b"}, owner=owner.pid)
-    assert address is not None
-    assert address.host == SPARK_DRIVER
-    assert find_or_start(settings, {"a": "b"}, owner=owner.pid) == address
-    connections = [TcpServerConnection(address.found_at("127.0.0.1")) for _ in range(2)]
-    for connection, pace, expected in zip(
-        connections, (100.0, 300.0), (MeanRate(1, 100.0), MeanRate(2, 200.0)), strict=True
-    ):
-        until(connection.connect)
-        connection.send(ReportRate("q", pace))
-        heard: list[FromServer] = []
-        until(lambda connection=connection, heard=heard: heard.extend(connection.receive()) or heard)  # type: ignore[misc]
-        assert heard == [expected]
-    for connection in connections:
-        connection.close()
-
-
-@pytest.mark.usefixtures("directory")
-def test_a_server_that_tasks_can_do_without_is_not_tried_at_every_batch(
-    owner: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its failure is said once in a minute; a bucket is tried by each batch."""
-    nowhere = "192.0.2.1"
-    kinds = (
-        (ServerSettings(None, SPARK_DRIVER, nowhere), 1),
-        (ServerSettings((1.0, 1.0), nowhere, nowhere), 2),
-    )
-    for settings, warnings in kinds:
-        caplog.clear()
-        for _ in range(2):
-            assert find_or_start(settings, {"of": settings.name}, owner=owner.pid) is None
-        assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
-        assert f"the {settings.name} of the query can't be started" in caplog.text
-
-
 def test_what_a_killed_server_has_left_is_removed(directory: Path, owner: subprocess.Popen[bytes]) -> None:
     """By the next one that starts, of any query."""
     directory.mkdir(mode=0o700)
@@ -255,7 +212,7 @@ def test_an_address_that_is_not_ours(
     directory: Path, owner: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The query goes on without a server, and a warning names the option."""
-    elsewhere = ServerSettings((1.0, 1.0), "192.0.2.1", "192.0.2.1")
+    elsewhere = ServerSettings(1.0, 1.0, "192.0.2.1")
     assert find_or_start(elsewhere, {}, owner=owner.pid) is None
     assert "tokenBucketAddress" in caplog.text
     assert not list(directory.iterdir())

@@ -149,25 +149,6 @@ def test_an_agent_that_polls_is_refused_by_name() -> None:
     assert "option 'pollingAgent' is 'driver': an agent needs Linux or macOS" in refused
 
 
-def test_a_pace_of_the_query_is_refused_by_name() -> None:
-    """Where nothing is said, each task finds its own."""
-    printed = on_windows(
-        """
-        from sluice.destinations.registry import read_sink
-        from sluice.errors import OptionError
-
-        for scope in ({}, {"aimdScope": "task"}, {"aimdScope": "query"}):
-            try:
-                print(read_sink({"destination": "http", "url": "http://localhost/"} | scope).shares_pace)
-            except OptionError as error:
-                print(error)
-        """
-    )
-    silent, fine, refused = printed.splitlines()
-    assert (silent, fine) == ("False", "False")
-    assert "option 'aimdScope' is 'query': query needs Linux or macOS" in refused
-
-
 def test_a_bucket_for_the_query_is_refused_by_name() -> None:
     """It has a server of its own; a bucket for each task works."""
     printed = on_windows(

@@ -4,10 +4,9 @@ A service with a token bucket that several tasks share, in virtual time: with an
 answers after 5 ms to 2 s, with entries and requests that fail whatever the load is, with steps of its
 capacity. For each: what is accepted of min(C, offered) * (1 - p), what is refused for load, the smallest
 share of a task by the largest, and when it has settled (from when on enough is accepted in any two seconds,
-or in the time of two answers); from the sixth second on, and for steps from ten seconds after the step. The
-last rows have each task find its pace alone, and with the others (`aimdScope=query`). For each row there are
-the worst of all seeds, how many of them met all goals, and the mean, with the goals that each of the two
-misses. Takes eight minutes on two cores.
+or in the time of two answers); from the sixth second on, and for steps from ten seconds after the step. For
+each row there are the worst of all seeds, how many of them met all goals, and the mean, with the goals that
+each of the two misses. Takes eight minutes on two cores.
 
     python -m integration.benchmarks.congestion --seeds 5 --only "told,tasks=16"
 
@@ -33,7 +32,6 @@ from typing import Final, NamedTuple
 from integration.support.chart import Line, Panel, draw
 from integration.support.known_capacity import KnownCapacityStrategy
 from integration.support.shared_capacity import Make, Run, Scenario
-from integration.support.shared_pace import MakeOwn, PacedRun
 from sluice.sink import (
     AIMDScalingStrategy,
     AsyncSinkConfig,
@@ -47,7 +45,7 @@ PARTS: Final = (1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.65)
 Clock = Callable[[], float]
 
 
-def aimd(*, paced: bool, seed: int = 1) -> MakeOwn:
+def aimd(*, paced: bool, seed: int = 1) -> Make:
     tasks = itertools.count()
 
     def make(config: AsyncSinkConfig, clock: Clock) -> CongestionControlRateLimitingStrategy:
@@ -84,12 +82,11 @@ def known_capacity(scenario: Scenario, part: float, *, seed: int = 1) -> Make:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table. With `compares` tasks compare their paces."""
+    """A row of the table."""
 
     group: str
     name: str
     scenario: Scenario
-    compares: bool = False
 
     @property
     def measured(self) -> tuple[int, int]:
@@ -99,22 +96,6 @@ class Row:
     @property
     def settles_within(self) -> int:
         return 10 if self.scenario.steps else 5
-
-
-_SIX: Final = Scenario(tasks=6, capacity=2000.0, latency=0.1)
-_SIXTEEN: Final = replace(_SIX, tasks=16)
-COMPARED: Final = {
-    "4 tasks, 4,000": Scenario(tasks=4, latency=0.1),
-    "6 tasks, 2,000": _SIX,
-    "16 tasks, 4,000": replace(_SIXTEEN, capacity=4000.0),
-    "16 tasks, 1,000": replace(_SIXTEEN, capacity=1000.0),
-    "4 tasks, from 400 to 4,000": Scenario(tasks=4, capacity=400.0, steps={10.0: 4000.0}, latency=0.1),
-    "4 tasks, from 4,000 to 400": Scenario(tasks=4, steps={10.0: 400.0}, latency=0.1),
-    "16 tasks, from 400 to 4,000": replace(_SIXTEEN, capacity=400.0, steps={10.0: 4000.0}),
-    "16 tasks, from 4,000 to 400": replace(_SIXTEEN, capacity=4000.0, steps={10.0: 400.0}),
-    "6 tasks, half of the entries fail": replace(_SIX, failing_entries=0.5),
-    "4 tasks, causes not told": Scenario(tasks=4, told=False, latency=0.1),
-}
 
 
 def rows() -> Iterator[Row]:
@@ -190,13 +171,6 @@ def in_flight_rows() -> Iterator[Row]:
         yield Row("in flight", f"4 of 500, not told, latency={latency:g}s p={p} tasks=2", scenario)
 
 
-def compared_rows() -> Iterator[Row]:
-    """Each scenario by tasks that find their paces alone, and by tasks that compare them."""
-    for name, scenario in COMPARED.items():
-        yield Row("aimdScope=task", name, scenario)
-        yield Row("aimdScope=query", name, scenario, compares=True)
-
-
 class Outcome(NamedTuple):
     """What came of a run: see the table's goals."""
 
@@ -221,8 +195,7 @@ class Outcome(NamedTuple):
 
 def outcome(job: tuple[Row, int]) -> Outcome:
     row, seed = job
-    make_run = PacedRun if row.compares else Run
-    return outcome_of(row, make_run(row.scenario, aimd(paced=True, seed=seed), seed=seed))
+    return outcome_of(row, Run(row.scenario, aimd(paced=True, seed=seed), seed=seed))
 
 
 def outcome_of(row: Row, run: Run) -> Outcome:
@@ -365,7 +338,7 @@ def main() -> int:
     words = [word for word in arguments.only.split(",") if word]
     chosen = [
         row
-        for row in (*rows(), *noncongestive_rows(), *late_rows(), *in_flight_rows(), *compared_rows())
+        for row in (*rows(), *noncongestive_rows(), *late_rows(), *in_flight_rows())
         if all(word in f"{row.group} {row.name}" for word in words)
     ]
     table(chosen, arguments.seeds, arguments.jobs, knows=arguments.known)

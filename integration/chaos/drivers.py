@@ -21,7 +21,6 @@ _ALONE: Final = 15.0
 _ENDS_WITHIN: Final = 180.0
 """Seconds in which what a driver has started ends by itself, when the driver was killed."""
 _STRATEGIES: Final[Mapping[Shared, Mapping[str, str]]] = {
-    "paces": {"aimdScope": "query"},
     "tokens": {
         "rateLimiting": "token-bucket",
         "tokenBucketScope": "query",

@@ -15,7 +15,7 @@ from typing import Final, Literal
 __all__ = ["KINDS", "Fault", "Incarnation", "Kind", "draw_faults", "draw_incarnation", "longest_fault"]
 
 Ends = Literal["nothing", "query", "driver"]
-Shared = Literal["paces", "tokens", "nothing"]
+Shared = Literal["tokens", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ _WORKER_GONE: Final = (
 _SLOW_START: Final = "connect back"  # Spark gives Python ten seconds to start
 _DISK: Final = r"File too large"
 
-_SHARED: Final[tuple[Shared, ...]] = ("paces", "tokens", "nothing")
+_SHARED: Final[tuple[Shared, ...]] = ("tokens", "nothing")
 
 # Seconds from the end of one fault to the next one of the track, on average; and the kinds.
 _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {

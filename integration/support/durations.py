@@ -24,7 +24,6 @@ _SECONDS = {
     "integration/test_sink_kills.py": 50,
     "integration/test_on_time.py": 60,
     "integration/test_query_bucket.py": 60,
-    "integration/test_query_pace.py": 20,
     "integration/test_recorded_checkpoints.py": 35,
     "integration/test_dashboard.py": 45,
     "integration/test_monitoring.py": 25,

@@ -25,7 +25,6 @@ from sluice.sink.options import SINK_OPTIONS, config_from_options, load_progress
 from sluice.sink.query_bucket_strategy import QueryBucketConfig
 from sluice.sink.rate_limiting_options import (
     query_bucket_from_options,
-    shares_pace_from_options,
     strategy_from_options,
 )
 from sluice.sink.strategy_cache import StrategyCache
@@ -162,9 +161,6 @@ def test_where_limits_are_no_maxima_larger_records_make_larger_batches() -> None
         ({"tokenBucketUnit": "bytes"}, "'tokenBucketUnit' needs 'rateLimiting' token-bucket"),
         ({"tokenBucketAddress": "10.0.0.1"}, "'tokenBucketAddress' needs 'rateLimiting' token-bucket"),
         ({"tokenBucketScope": "host"}, "'tokenBucketScope' is 'host': allowed is one of task, query"),
-        ({"aimdScope": "host"}, "'aimdScope' is 'host': allowed is one of task, query"),
-        ({"aimdScope": "query", "rateLimiting": "none"}, "'aimdScope' needs 'rateLimiting' aimd"),
-        ({**BUCKET, "aimdScope": "task"}, "'aimdScope' needs 'rateLimiting' aimd"),
         ({"aimdIncrease": "5", "rateLimiting": "none"}, "'aimdIncrease' needs 'rateLimiting' aimd"),
         ({**BUCKET, "aimdDecreaseFactor": "0.9"}, "'aimdDecreaseFactor' needs 'rateLimiting' aimd"),
         (
@@ -270,20 +266,6 @@ def test_tasks_share_a_bucket_only_where_they_are_told() -> None:
         read(**BUCKET, tokenBucketScope="query", tokenBucketUnit="Bytes", tokenBucketAddress="10.0.0.1")
     )
     assert shared == QueryBucketConfig(rate=5.0, burst=7, unit="bytes", address="10.0.0.1")
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, False),
-        ({"rateLimiting": "AIMD", "aimdScope": "Query"}, True),
-        ({"aimdScope": "task"}, False),
-        ({"rateLimiting": "none"}, False),
-        (BUCKET, False),
-    ],
-)
-def test_tasks_compare_their_paces_where_they_are_told(*, given: dict[str, str], expected: bool) -> None:
-    assert shares_pace_from_options(read(**given)) is expected
 
 
 @pytest.mark.parametrize("name", ["no.such.module:Name", f"{__name__}:Nowhere", ":Name", ".module:Name"])

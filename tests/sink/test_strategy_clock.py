@@ -14,7 +14,6 @@ import pytest
 from integration.support.shared_capacity import Run, Scenario
 from sink_fakes import FakeDestination, ManualClock, Outcome, config, fast_clock, rows
 
-from sluice.channels.channel import Address
 from sluice.sink import (
     AIMDScalingStrategy,
     AsyncSinkConfig,
@@ -27,11 +26,8 @@ from sluice.sink import (
     ScalingStrategy,
     SubmitResult,
 )
-from sluice.sink.contracts import Origin
-from sluice.sink.query_pace import share_pace
 
 Clock = Callable[[], float]
-NO_SERVER: Address | None = None
 
 
 class Stepwise:
@@ -243,14 +239,3 @@ def test_another_writer_may_bring_another_clock(ahead: float, *, comes_back: boo
 
     assert strategy.delay(RequestInfo(5)) < 1.0
     assert strategy.rate >= 500
-
-
-def test_a_strategy_that_shares_its_pace_passes_the_clock_on() -> None:
-    """The one that it wraps finds the rate."""
-    own = congestion(100, AIMDScalingStrategy(rate_threshold=1000))
-    shared = share_pace(own, Origin("d", run="r"), NO_SERVER)
-    assert own.rate is None
-    hand_over(shared, ManualClock())
-    shared.close()
-
-    assert own.rate == 500

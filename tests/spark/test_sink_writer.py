@@ -27,17 +27,14 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from sluice.channels.channel import SPARK_DRIVER, Address
+from sluice.channels.channel import Address
 from sluice.errors import OptionError
 from sluice.kinesis.source import SCHEMA as SOURCE_SCHEMA
 from sluice.query_server.launch import ServerSettings
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
-from sluice.sink.contracts import Origin
 from sluice.sink.strategy_cache import strategy_cache
-from sluice.sink.task import TaskResult
-from sluice.spark import query_server_address, sink_writer
+from sluice.spark import sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
-from sluice.spark_settings import SparkSettings
 
 SCHEMA = StructType([StructField("data", StringType())])
 
@@ -436,61 +433,17 @@ def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: p
         writer = kind(options, SCHEMA, overwrite=False)
         assert not started
         copies = [pickle.loads(pickle.dumps(writer)) for _ in range(2)]
-        assert started == [(ServerSettings((5.0, 3), "127.0.0.1", "127.0.0.1"), options)]
+        assert started == [(ServerSettings(5.0, 3, "127.0.0.1"), options)]
         assert [copy._query_server for copy in copies] == [address, address]
         assert b"secret" not in repr(vars(copies[0])).encode()
         started.clear()
 
 
-@pytest.mark.parametrize(
-    ("master", "expected"),
-    [
-        ("local[4]", ServerSettings(None, "127.0.0.1", "127.0.0.1")),
-        ("local[*]", ServerSettings(None, "127.0.0.1", "127.0.0.1")),
-        ("spark://10.0.0.1:7077", ServerSettings(None, SPARK_DRIVER, "10.0.0.5")),
-        (None, ServerSettings(None, SPARK_DRIVER, "10.0.0.5")),
-        ("local", None),
-        ("local[1]", None),
-        ("local[1, 4]", None),
-    ],
-)
-def test_the_server_of_a_common_pace_listens_as_the_driver_does(
-    monkeypatch: pytest.MonkeyPatch, master: str | None, expected: ServerSettings | None
-) -> None:
-    """Where no two tasks run at a time there is none. It starts with the first tasks, which find it where
-    they find the driver.
-    """
-    started: list[object] = []
-    found: list[object] = []
-    settings = SparkSettings(master, "driver", "10.0.0.5")
-    monkeypatch.setattr(query_server_address, "find_spark_settings", lambda: settings)
-
-    def start(given: ServerSettings, _: object) -> Address:
-        started.append(given)
-        return Address(given.host, 9, b"secret", b"start")
-
-    def write_rows(setup: Any, *_: object, **__: object) -> TaskResult:
-        found.append(setup.query_server)
-        return TaskResult(origin=Origin("d"), figures=SinkFigures())
-
-    monkeypatch.setattr(sink_writer, "find_or_start", start)
-    monkeypatch.setattr(sink_writer, "write_rows", write_rows)
-    monkeypatch.setattr(sink_writer, "driver_host", lambda: "driver")
-    options = {**OPTIONS, "aimdScope": "query"}
-    copy = pickle.loads(pickle.dumps(sink_writer.BatchSinkWriter(options, SCHEMA, overwrite=False)))
-    assert pickle.loads(pickle.dumps(copy))._query_server == copy._query_server
-    assert started == ([] if expected is None else [expected])
-    copy.write(iter([]))
-
-    where = expected and Address(expected.host or "driver", 9, b"secret", b"start")
-    assert found == [where]
-
-
 def test_without_anything_in_common_no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither where each task finds its own pace or has its own bucket, nor without a limit."""
+    """Neither where each task learns its own rate or has its own bucket, nor without a limit."""
     monkeypatch.setattr(sink_writer, "find_or_start", lambda *_: pytest.fail("started"))
     bucket = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "3"}
-    for more in ({}, {"aimdScope": "task"}, {"rateLimiting": "none"}, bucket):
+    for more in ({}, {"rateLimiting": "none"}, bucket):
         pickle.dumps(sink_writer.StreamSinkWriter({**OPTIONS, **more}, SCHEMA, overwrite=False))
 
 

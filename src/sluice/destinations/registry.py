@@ -38,11 +38,7 @@ from sluice.sink.options import (
     config_from_options,
     load_progress_listener,
 )
-from sluice.sink.rate_limiting_options import (
-    query_bucket_from_options,
-    shares_pace_from_options,
-    strategy_from_options,
-)
+from sluice.sink.rate_limiting_options import query_bucket_from_options, strategy_from_options
 from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup, ProgressListener, SinkSetup
 from sluice.sink.user_objects import load_object
 
@@ -226,7 +222,6 @@ def _async_setup(
         create_strategy=lambda: create_strategy(config),
         strategy_cache_key=frozenset(options.items()),
         query_bucket=query_bucket_from_options(values),
-        shares_pace=shares_pace_from_options(values),
         dead_letters=_dead_letters(values, connection, found.OPTIONS),
         load_listener=_load_listener(values.get(PROGRESS_LISTENER)),
         ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 import select
 import subprocess
@@ -43,39 +42,23 @@ _START_TIMEOUT: Final = 20.0
 _ATTEMPTS: Final = 3
 """A server that ends may remove the directory while the next one is being started."""
 
-_RETRY_PACE_AFTER: Final = 60.0
-"""Seconds after which a server that compares paces is tried again, if it could not be started. Tasks are as
-fast without it, so batches do not wait for it. Without a bucket they are slower: each batch tries again."""
-
-_failed: Final[dict[Path, float]] = {}
-"""When the last attempt to start a server has failed (monotonic seconds), by its rendezvous file."""
 _started: Final[list[subprocess.Popen[bytes]]] = []
 """Those that have ended leave the system's table of processes when they are asked for."""
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a query needs its server for, and where that listens.
+    """The bucket of a query, and where its server listens.
 
     Attributes:
-        bucket: tokens a second, and the most that may be used at once; None: the server compares paces.
-        host: where tasks find it; may be `SPARK_DRIVER`.
-        bind: the address that it listens on; empty: all of this host.
+        rate: tokens a second.
+        burst: the most that may be used at once.
+        address: on which it listens, and tasks find it.
     """
 
-    bucket: tuple[float, float] | None
-    host: str
-    bind: str
-
-    @property
-    def name(self) -> str:
-        """For the log."""
-        return "common pace" if self.bucket is None else "token bucket"
-
-    @property
-    def retry_after(self) -> float:
-        """Seconds until the next attempt to start it, after one that has failed."""
-        return _RETRY_PACE_AFTER if self.bucket is None else 0.0
+    rate: float
+    burst: float
+    address: str
 
 
 def rendezvous_directory() -> Path:
@@ -90,8 +73,7 @@ def find_or_start(
 
     Args:
         settings: of the server.
-        options: all that the user gave. Queries with the same options share a server, but no bucket and no
-            paces.
+        options: all that the user gave. Queries with the same options share a server, but no bucket.
         owner: id of the process with which the server ends; None: our parent.
 
     Returns:
@@ -101,13 +83,11 @@ def find_or_start(
     digest = hashlib.sha256(json.dumps(sorted(options.items())).encode()).hexdigest()
     directory = rendezvous_directory()
     rendezvous = Rendezvous(directory / f"{owner}-{digest[:32]}")
-    if time.monotonic() - _failed.get(rendezvous.path, -math.inf) < settings.retry_after:
-        return None
     for attempt in range(_ATTEMPTS):
         try:
             with locked_directory(directory):
                 address = rendezvous.read()
-                if address is None or not _answers(address.found_at(settings.bind or "127.0.0.1")):
+                if address is None or not _answers(address):
                     remove_leftovers(directory, is_running)
                     address = _start(settings, owner, rendezvous)
                 return address
@@ -117,11 +97,11 @@ def find_or_start(
             problem = error
             break
         time.sleep(0.01 * attempt)
-    _failed[rendezvous.path] = time.monotonic()
-    without = f"each task finds its own, and a batch tries again in {_RETRY_PACE_AFTER:g} s"
-    if settings.bucket is not None:
-        without = "each task goes on at a share of the rate, and the next batch tries again"
-    _log.warning("the %s of the query can't be started: %s: %s", settings.name, without, problem)
+    _log.warning(
+        "the token bucket of the query can't be started: each task goes on at a share of the rate, and the "
+        "next batch tries again: %s",
+        problem,
+    )
     return None
 
 
@@ -142,7 +122,7 @@ def _answers(address: Address) -> bool:
 def _start(settings: ServerSettings, owner: int, rendezvous: Rendezvous) -> Address:
     """Raises OSError or SluiceError: it has not started."""
     _started[:] = [process for process in _started if process.poll() is None]
-    setup = ServerSetup(settings.bucket, settings.host, settings.bind, owner, str(rendezvous.path))
+    setup = ServerSetup(settings.rate, settings.burst, settings.address, owner, str(rendezvous.path))
     previous = rendezvous.read()
     ready, theirs = os.pipe()
     try:
@@ -166,8 +146,7 @@ def _start(settings: ServerSettings, owner: int, rendezvous: Rendezvous) -> Addr
     if address is None or address == previous:
         process.kill()
         process.wait()
-        option = "" if settings.bucket is None else " (tokenBucketAddress)"
-        raise SluiceError(f"the server has not started at {settings.bind or 'this host'}{option}")
+        raise SluiceError(f"the server has not started at {settings.address} (tokenBucketAddress)")
     _started.append(process)
-    _log.info("started the %s of the query at %s (process %d)", settings.name, address, process.pid)
+    _log.info("started the token bucket of the query at %s (process %d)", address, process.pid)
     return address

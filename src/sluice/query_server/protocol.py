@@ -1,4 +1,4 @@
-"""The messages between tasks and the server of their query: about tokens, or about their paces."""
+"""The messages between tasks and the server of their query."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ __all__ = [
     "Granted",
     "Join",
     "Leave",
-    "MeanRate",
     "Members",
     "Ping",
     "Pong",
     "Queued",
-    "ReportRate",
     "ToServer",
     "TokensUsed",
     "UsingFallbackShare",
@@ -100,32 +98,8 @@ class Pong(msgspec.Struct, tag=True, frozen=True):
     """The server lives."""
 
 
-class ReportRate(msgspec.Struct, tag=True, frozen=True):
-    """The rate at which the destination lets a task send. The answer is a `MeanRate`.
-
-    Attributes:
-        query: see `Join`.
-        rate: entries a second that the task has learnt; 0 if something else limits it, such as its rows.
-    """
-
-    query: str
-    rate: float
-
-
-class MeanRate(msgspec.Struct, tag=True, frozen=True):
-    """What those tasks of a query that the destination limits now have reported.
-
-    Attributes:
-        tasks: how many there are.
-        rate: the mean of their rates, in entries a second; 0 if there is none.
-    """
-
-    tasks: int
-    rate: float
-
-
-ToServer = Join | AcquireTokens | TokensUsed | Leave | UsingFallbackShare | Ping | ReportRate
-FromServer = Granted | Queued | Members | Pong | MeanRate
+ToServer = Join | AcquireTokens | TokensUsed | Leave | UsingFallbackShare | Ping
+FromServer = Granted | Queued | Members | Pong
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _to_server: Final = msgspec.msgpack.Decoder(ToServer)

@@ -1,4 +1,4 @@
-"""The process beside the driver that holds a query's token bucket, or compares the paces of its tasks.
+"""The process beside the driver that holds a query's token bucket.
 
 Run as ``python -m sluice.query_server <setup>``, with a `ServerSetup` as JSON. It makes a secret, writes
 it and where it listens to the rendezvous file that the setup names, and then a line to standard output.
@@ -30,10 +30,9 @@ import msgspec
 from sluice.channels.acceptor import Acceptor, listen
 from sluice.channels.channel import Address, Channel
 from sluice.errors import SluiceError
-from sluice.query_server.pace_service import PaceService
 from sluice.query_server.protocol import decode_to_server, encode
 from sluice.query_server.rendezvous import Rendezvous
-from sluice.query_server.service import BucketService, Outgoing, Service
+from sluice.query_server.service import BucketService, Outgoing
 
 __all__ = ["QueryServer", "ServerSetup", "is_running", "main"]
 
@@ -53,16 +52,15 @@ class ServerSetup(msgspec.Struct, frozen=True):
     """What a server is told at its start.
 
     Attributes:
-        bucket: rate and burst; None: the server has no bucket, and compares paces.
-        host: where tasks are told to find it.
-        bind: the address to listen on; empty: all of this host.
+        rate, burst: of the bucket.
+        address: to listen on, and where tasks find it.
         owner: id of the process with which the server ends.
         rendezvous: the file in which later writers find the server.
     """
 
-    bucket: tuple[float, float] | None
-    host: str
-    bind: str
+    rate: float
+    burst: float
+    address: str
     owner: int
     rendezvous: str
 
@@ -72,9 +70,8 @@ class QueryServer:
 
     Args:
         service: decides.
-        host: where tasks are told to find it.
+        host: the address to listen on.
         clock: monotonic seconds.
-        bind: the address to listen on, empty for all of this host; None: `host`.
 
     Attributes:
         address: where tasks connect, with a secret that is made here.
@@ -84,12 +81,7 @@ class QueryServer:
     """
 
     def __init__(
-        self,
-        service: Service,
-        host: str,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        bind: str | None = None,
+        self, service: BucketService, host: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._service = service
         self._clock = clock
@@ -101,7 +93,7 @@ class QueryServer:
         self._numbers = itertools.count(1)
         self._channels: dict[int, Channel] = {}
         self._accepted: queue.SimpleQueue[Channel] = queue.SimpleQueue()
-        listener = listen(host if bind is None else bind)
+        listener = listen(host)
         port = listener.getsockname()[1]
         self.address = Address(host, port, os.urandom(_SECRET_BYTES), os.urandom(_START_BYTES))
         self._acceptor = Acceptor(listener, self.address, self._accept)
@@ -212,9 +204,8 @@ def main(arguments: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     setup = msgspec.json.decode(arguments[0], type=ServerSetup)
     rendezvous = Rendezvous(Path(setup.rendezvous))
-    now = time.monotonic()
-    service: Service = PaceService(now) if setup.bucket is None else BucketService(*setup.bucket, now)
-    server = QueryServer(service, setup.host, bind=setup.bind)
+    service = BucketService(setup.rate, setup.burst, time.monotonic())
+    server = QueryServer(service, setup.address)
 
     def is_over(now: float) -> bool:
         if not is_running(setup.owner) or service.is_idle(now):

@@ -1,4 +1,4 @@
-"""What the query server does with messages about tokens, and what both kinds of server have in common.
+"""What the query server does with messages about tokens.
 
 No sockets, no clock: every method is told the time.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from sluice.query_server.bucket import QueryBucket
 from sluice.query_server.protocol import (
@@ -25,7 +25,7 @@ from sluice.query_server.protocol import (
     UsingFallbackShare,
 )
 
-__all__ = ["IDLE_TIME", "BucketService", "IdleTracker", "Outgoing", "Service"]
+__all__ = ["IDLE_TIME", "BucketService", "Outgoing"]
 
 IDLE_TIME: Final = 120.0
 """Seconds after which a bucket that no task takes from is forgotten, and a server without buckets ends:
@@ -36,48 +36,6 @@ _TELL_EVERY: Final = 0.5
 
 Outgoing = tuple[int, FromServer]
 """A message, and the connection that it is for."""
-
-
-class Service(Protocol):
-    """What a server does with messages."""
-
-    def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
-        """Handles the message of a connection. Returns answers; more may come from `due`."""
-
-    def lost(self, connection: int, now: float) -> None:
-        """A connection has ended."""
-
-    def due(self, now: float) -> list[Outgoing]:
-        """What is to be sent now, without a message that it answers."""
-
-    def wait(self) -> float:
-        """Seconds until `due` may have something, as it looks now."""
-
-    @property
-    def has_tasks(self) -> bool:
-        """Whether tasks are connected."""
-
-    def is_idle(self, now: float) -> bool:
-        """Whether the server may end."""
-
-
-class IdleTracker:
-    """Whether nobody has needed a server for `IDLE_TIME`. Nobody tells it that a query has ended.
-
-    Args:
-        now: the time, in monotonic seconds.
-    """
-
-    def __init__(self, now: float) -> None:
-        self._used_at = now
-
-    def record_use(self, now: float) -> None:
-        """A message has come, or a task is connected."""
-        self._used_at = now
-
-    def is_expired(self, now: float) -> bool:
-        """Whether the server may end."""
-        return now - self._used_at >= IDLE_TIME
 
 
 @dataclass(slots=True)
@@ -104,11 +62,11 @@ class BucketService:
         self._burst = burst
         self._queries: dict[str, _Query] = {}
         self._members_by_connection: dict[int, tuple[str, str]] = {}  # query and task
-        self._idle = IdleTracker(now)
+        self._used_at = now
 
     def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
         """Handles the message of a connection. Returns answers; more may come from `due`."""
-        self._idle.record_use(now)
+        self._used_at = now
         match message:
             case Ping():
                 return [(connection, Pong())]
@@ -153,7 +111,7 @@ class BucketService:
                 outgoing += [(query.connections[task], Queued(seconds)) for task, seconds in waiting]
             if query.connections:
                 query.used_at = now
-                self._idle.record_use(now)
+                self._used_at = now
             elif now - query.used_at >= IDLE_TIME:
                 del self._queries[name]
         return outgoing
@@ -169,7 +127,7 @@ class BucketService:
 
     def is_idle(self, now: float) -> bool:
         """Whether the server may end: nobody has needed it for `IDLE_TIME`."""
-        return not self._queries and self._idle.is_expired(now)
+        return not self._queries and now - self._used_at >= IDLE_TIME
 
     def _join(self, connection: int, message: Join, now: float) -> None:
         query = self._queries.get(message.query)

@@ -106,7 +106,7 @@ class QueryBucketConfig:
     @property
     def server_settings(self) -> ServerSettings:
         """Of the server that holds the bucket."""
-        return ServerSettings((self.rate, self.burst), self.address, self.address)
+        return ServerSettings(self.rate, self.burst, self.address)
 
     def create_strategy(self, origin: Origin, address: Address | None) -> QueryBucketStrategy:
         """The strategy of one task.

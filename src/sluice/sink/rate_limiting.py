@@ -224,20 +224,6 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
         """Entries a second, as learnt so far; None without a clock."""
         return self._pacing.rate if self._pacing is not None else None
 
-    @property
-    def limited_rate(self) -> float | None:
-        """The rate, if it is the destination that limits it now; else None."""
-        pacing = self._pacing
-        return pacing.rate if pacing is not None and pacing.is_limited(self._clock()) else None
-
-    def share_with(self, mean: float | None) -> None:
-        """Tells the mean rate of the tasks that share the destination; None: it is not known.
-
-        See `PacingRate.share_with`.
-        """
-        if self._pacing is not None:
-            self._pacing.share_with(mean)
-
     def forget_in_flight(self) -> None:
         """The requests in flight were given up with their writer. Limit and rate stay."""
         self._requests = 0

@@ -26,7 +26,6 @@ from sluice.sink.user_objects import load_object
 __all__ = [
     "RATE_LIMITING_OPTIONS",
     "query_bucket_from_options",
-    "shares_pace_from_options",
     "strategy_from_options",
 ]
 
@@ -61,13 +60,6 @@ AIMD_DECREASE_FACTOR = Option(
     "What a refusal multiplies the number of records that may be in flight by.",
     shown_default="0.5 (kinesis: 0.99)",
 )
-AIMD_SCOPE = Option(
-    "aimdScope",
-    choice("task", "query"),
-    "task",
-    "Who finds the pace of `aimd`: `task`: each task finds its own. `query`: the tasks of the query compare "
-    "theirs as well, and share the destination more evenly.",
-)
 TOKEN_BUCKET_RATE = Option(
     "tokenBucketRate",
     number(0.0, above=True),
@@ -101,7 +93,7 @@ TOKEN_BUCKET_ADDRESS = Option(
     "With `tokenBucketScope=query`: address that the bucket is served on and tasks connect to; on a cluster, "
     "one of the driver's own that workers reach.",
 )
-_AIMD_OPTIONS: Final[tuple[Option[Any], ...]] = (AIMD_INCREASE, AIMD_DECREASE_FACTOR, AIMD_SCOPE)
+_AIMD_OPTIONS: Final[tuple[Option[Any], ...]] = (AIMD_INCREASE, AIMD_DECREASE_FACTOR)
 _TOKEN_BUCKET_OPTIONS: Final[tuple[Option[Any], ...]] = (
     TOKEN_BUCKET_RATE,
     TOKEN_BUCKET_BURST,
@@ -155,21 +147,6 @@ def _check_options_of_aimd(values: OptionValues, name: str) -> None:
         for option in _AIMD_OPTIONS:
             if values.given(option):
                 values.reject(option.key, f"needs '{RATE_LIMITING.key}' aimd")
-    elif values.get(AIMD_SCOPE) == "query":
-        _check_server(values, AIMD_SCOPE)
-
-
-def _check_server(values: OptionValues, scope: Option[str]) -> None:
-    missing = next((name for module, name in _POSIX if not hasattr(module, name)), None)
-    if missing:
-        values.reject_value(scope, f"query needs Linux or macOS: Python has no {missing} here")
-
-
-def shares_pace_from_options(values: OptionValues) -> bool:
-    """Whether tasks compare their paces. For values without problems."""
-    if values.require(RATE_LIMITING).lower() != "aimd":
-        return False
-    return values.require(AIMD_SCOPE) == "query"
 
 
 def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
@@ -178,7 +155,10 @@ def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimit
         if not values.mentions(option):
             values.reject(option.key, f"is required with '{RATE_LIMITING.key}' token-bucket")
     if values.get(TOKEN_BUCKET_SCOPE) == "query":
-        _check_server(values, TOKEN_BUCKET_SCOPE)
+        missing = next((name for module, name in _POSIX if not hasattr(module, name)), None)
+        if missing:
+            why = f"query needs Linux or macOS: Python has no {missing} here"
+            values.reject_value(TOKEN_BUCKET_SCOPE, why)
     elif values.given(TOKEN_BUCKET_ADDRESS):
         values.reject(TOKEN_BUCKET_ADDRESS.key, f"needs '{TOKEN_BUCKET_SCOPE.key}' query")
     unit = cast("TokenUnit", values.require(TOKEN_BUCKET_UNIT))

@@ -24,8 +24,6 @@ from sluice.sink.contracts import (
 from sluice.sink.dead_letters import CheckedDeadLetterQueue
 from sluice.sink.progress import SinkProgress
 from sluice.sink.query_bucket_strategy import QueryBucketConfig
-from sluice.sink.query_pace import share_pace
-from sluice.sink.rate_limiting import CongestionControlRateLimitingStrategy
 from sluice.sink.strategy_cache import strategy_cache
 
 __all__ = [
@@ -34,7 +32,6 @@ __all__ = [
     "ProgressListener",
     "SinkSetup",
     "query_bucket_settings",
-    "shares_pace",
     "with_query_server",
 ]
 
@@ -55,8 +52,6 @@ class AsyncSinkSetup:
             may not have its module. None without `progressListener`.
         query_bucket: with `tokenBucketScope=query`: tasks take the strategy from it, and not from
             `create_strategy`; else None.
-        shares_pace: whether the strategy of `create_strategy` is told what those of other tasks have learnt:
-            `aimdScope=query`.
         query_server: in a task, where the server of the query listens; None if there is none.
         create_converter: makes the converter of `elementConverter`; None: the destination's own.
         ignores_unknown_columns: whether columns that the destination would not write are left out; else they
@@ -72,7 +67,6 @@ class AsyncSinkSetup:
     ignores_unknown_columns: bool = False
     create_converter: Callable[[], ElementConverter[Any]] | None = None
     query_bucket: QueryBucketConfig | None = None
-    shares_pace: bool = False
     query_server: Address | None = None
 
     @contextlib.contextmanager
@@ -84,11 +78,7 @@ class AsyncSinkSetup:
                 yield bucket
             return
         with strategy_cache.lend(self.strategy_cache_key, self.create_strategy) as own:
-            if not (self.shares_pace and isinstance(own, CongestionControlRateLimitingStrategy)):
-                yield own
-                return
-            with contextlib.closing(share_pace(own, origin, self.query_server)) as shared:
-                yield shared
+            yield own
 
     def new_converter(self) -> ElementConverter[Any]:
         """A converter for one writer."""
@@ -126,11 +116,6 @@ def query_bucket_settings(setup: SinkSetup) -> ServerSettings | None:
     if not isinstance(setup, AsyncSinkSetup) or setup.query_bucket is None:
         return None
     return setup.query_bucket.server_settings
-
-
-def shares_pace(setup: SinkSetup) -> bool:
-    """Whether the query's tasks compare their paces."""
-    return isinstance(setup, AsyncSinkSetup) and setup.shares_pace
 
 
 def with_query_server(setup: SinkSetup, address: Address | None) -> SinkSetup:

@@ -31,15 +31,13 @@ from sluice.sink.sink_setup import (
     CommittingSinkSetup,
     SinkSetup,
     query_bucket_settings,
-    shares_pace,
     with_query_server,
 )
 from sluice.sink.task import TaskResult, check_columns, write_rows
 from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
-from sluice.spark.query_server_address import pace_settings
 from sluice.spark.time_zones import in_known_time_zones
-from sluice.spark.workers import driver_host, freeze_loaded_objects
+from sluice.spark.workers import freeze_loaded_objects
 from sluice.spark_settings import find_spark_settings
 
 if TYPE_CHECKING:
@@ -113,7 +111,6 @@ class _SinkWriter:
         _check_dead_letters(setup, self._write_id)
         self._needs_setup = needs_setup(setup)
         self._bucket_settings = query_bucket_settings(setup)
-        self._shares_pace = shares_pace(setup)
         self._query_server: Address | None = None
         self._is_for_tasks = False
 
@@ -122,18 +119,15 @@ class _SinkWriter:
 
         In other processes Spark makes writers only to commit; a server that they started would not be found.
         """
-        if not self._is_for_tasks:
-            settings = pace_settings() if self._shares_pace else self._bucket_settings
-            if settings is not None:
-                self._query_server = find_or_start(settings, self._options)
+        if not self._is_for_tasks and self._bucket_settings is not None:
+            self._query_server = find_or_start(self._bucket_settings, self._options)
         self._is_for_tasks = True
         return self.__dict__
 
     @shorten_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: writes its rows."""
-        server = None if self._query_server is None else self._query_server.found_at(driver_host())
-        setup = with_query_server(read_sink(self._options), server)
+        setup = with_query_server(read_sink(self._options), self._query_server)
         origin = _origin(setup, self._write_id)
         write_id = None if self.is_streaming else self._write_id
         result = write_rows(
