@@ -23,7 +23,6 @@ from sluice.kinesis.foreign_names import SOURCE_NAMES
 from sluice.kinesis.options import SOURCE_OPTIONS
 from sluice.option_names import ForeignName, Taken
 from sluice.options import Option
-from sluice.sink.converters import AvroConverter
 from sluice.sink.options import SINK_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -137,7 +136,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "sink_names": lambda: names_table(
         each for each in KinesisStreamsDestination.FOREIGN_NAMES if each not in CONNECTION_NAMES
     ),
-    "avro": lambda: options_table(AvroConverter.OPTIONS),
     **{name: partial(options_table, each.OPTIONS) for name, each in DESTINATIONS.items()},
     **{name: partial(options_table, each.OPTIONS) for name, each in COMMITTING.items()},
 }

@@ -17,11 +17,10 @@ from sluice.destinations import read_sink
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.options import Option, OptionValues, integer
 from sluice.sink.contracts import ElementConverter, Origin
-from sluice.sink.converters import AvroConverter, JsonConverter
+from sluice.sink.converters import DataConverter, JsonConverter
 from sluice.sink.task import check_columns, write_rows
 
 JSON = "sluice.sink.converters:JsonConverter"
-AVRO = "sluice.sink.converters:AvroConverter"
 FIREHOSE = {**OPTIONS, "destination": "firehose", "deliveryStream": "orders"}
 DESTINATIONS = {
     "kinesis": {**OPTIONS, "destination": "kinesis", "streamName": "orders"},
@@ -68,6 +67,16 @@ class Scaled(Lines):
         return cls(values.require(cls.FACTOR), destination.name)
 
 
+class Packed(DataConverter):
+    """Makes data that is not text."""
+
+    format_name = "MessagePack"
+
+    def check(self, schema: Any) -> None: ...
+
+    def serialize(self, batch: pa.RecordBatch) -> Any: ...
+
+
 class Unmakeable:
     def __init__(self) -> None:
         raise KeyError("no settings")
@@ -111,8 +120,8 @@ def test_an_entry_has_the_row_as_its_data(name: str) -> None:
 @pytest.mark.parametrize(
     ("destination", "converter", "message"),
     [
-        ("sqs", AVRO, "sqs queue 'x' takes text, and Avro is not"),
-        ("http", AVRO, "http endpoint 'https://host' takes json, and Avro is not"),
+        ("sqs", f"{__name__}:Packed", "sqs queue 'x' takes text, and MessagePack is not"),
+        ("http", f"{__name__}:Packed", "http endpoint 'https://host' takes json, and MessagePack is not"),
         ("firehose", f"{__name__}:NoConverter", "what it makes has no open, convert"),
         ("firehose", f"{__name__}:Unmakeable", "it cannot be made: KeyError: 'no settings'"),
         ("firehose", f"{__name__}:Nowhere", "it cannot be loaded"),
@@ -154,25 +163,6 @@ def test_a_converter_may_have_options() -> None:
         read_sink(options | {"FACTOR": "0", "maxBatchSize": "0"})
     with pytest.raises(OptionError, match="option 'factor' is not known"):
         read_sink(FIREHOSE | {"factor": "5"})
-
-
-def test_the_options_of_avro() -> None:
-    """A schema, and its id."""
-    record = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}
-    options = FIREHOSE | {"elementConverter": AVRO, "avroSchema": json.dumps(record), "avroSchemaId": "1"}
-    made = read_async_sink(options).new_converter()
-
-    assert isinstance(made, AvroConverter)
-    made.open(StructType(SCHEMA.fields[:1]))
-    assert list(made.convert(rows(1).select(["n"]))) == [b"\0\0\0\0\1\0"]
-    for text in (
-        "{",
-        "{}",
-        '"long"',
-        '{"type": "record", "name": "r", "fields": [{"name": "n", "type": "x"}]}',
-    ):
-        with pytest.raises(OptionError, match=r"avroSchema|not an Avro schema"):
-            read_sink(options | {"avroSchema": text})
 
 
 @pytest.mark.parametrize("name", ["Lines", "lines_of"])

@@ -1,24 +1,19 @@
-"""The ready element converters: JSON and Avro, alone and in front of a destination's own converter."""
+"""The ready element converter, `JsonConverter`, alone and in front of a destination's own converter."""
 
 from __future__ import annotations
 
-import io
 import json
-import struct
-import sys
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
 from sluice.errors import InvalidRecordError, OptionError, SluiceError
-from sluice.sink.avro_rows import avro_schema
-from sluice.sink.converters import AvroConverter, DataConverter, JsonConverter
+from sluice.sink.converters import DataConverter, JsonConverter
 
 NOW = datetime(2026, 11, 21, 10, 0, 0, 123456, tzinfo=timezone.utc)
 SCHEMA = t.StructType(
@@ -210,17 +205,15 @@ def test_numbers_that_json_lacks_are_text() -> None:
 )
 def test_types_without_a_form_are_refused(kind: t.DataType) -> None:
     """Before any row."""
-    for converter in (JsonConverter(), AvroConverter()):
-        with pytest.raises(OptionError, match=r"has no form for.*column 'x'"):
-            converter.open(t.StructType([t.StructField("x", kind)]))
+    with pytest.raises(OptionError, match=r"has no form for.*column 'x'"):
+        JsonConverter().open(t.StructType([t.StructField("x", kind)]))
 
 
-@pytest.mark.parametrize("make", [JsonConverter, AvroConverter])
-def test_a_value_that_python_cannot_hold_is_an_invalid_row(make: type[DataConverter]) -> None:
+def test_a_value_that_python_cannot_hold_is_an_invalid_row() -> None:
     """Such as the year 10000. It becomes a dead letter, and does not fail every attempt of the task."""
     microseconds = 253_402_300_800_000_000
     schema, rows = one("at", t.TimestampType(), pa.timestamp("us", "UTC"), 0, microseconds)
-    converter = opened(make(), schema)
+    converter = opened(JsonConverter(), schema)
 
     with pytest.raises(InvalidRecordError, match=r"one of rows 0 to 1 of a batch .* cannot be written as"):
         list(converter.convert(rows))
@@ -283,28 +276,10 @@ def test_columns_beside_the_data_are_the_destinations() -> None:
     assert list(converter.convert(rows)) == [(b'{"data":"x"}', "k")]
 
 
-@pytest.mark.parametrize(
-    ("own", "make", "message"),
-    [
-        (type("Other", (), {}), JsonConverter, "fake has no column of data that JSON could be"),
-        (
-            type("Json", (OwnConverter,), {"data_form": "json"}),
-            AvroConverter,
-            "fake takes json, and Avro is not",
-        ),
-        (
-            type("Text", (OwnConverter,), {"data_form": "text"}),
-            AvroConverter,
-            "fake takes text, and Avro is not",
-        ),
-    ],
-)
-def test_a_destination_that_takes_no_such_data_is_refused(
-    own: Any, make: type[DataConverter], message: str
-) -> None:
+def test_a_destination_that_takes_no_such_data_is_refused() -> None:
     """Where the query starts."""
-    with pytest.raises(OptionError, match=message):
-        make(Destination(own()))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="fake has no column of data that JSON could be"):
+        JsonConverter(Destination(object()))  # type: ignore[arg-type]
     JsonConverter(Destination(type("Text", (OwnConverter,), {"data_form": "text"})()))  # type: ignore[arg-type]
 
 
@@ -318,277 +293,12 @@ def test_something_must_be_left_to_serialize() -> None:
         JsonConverter().open(t.StructType([column, column]))
 
 
-@pytest.mark.parametrize("make", [JsonConverter, AvroConverter])
-def test_a_field_of_a_struct_is_there_once(make: type[DataConverter]) -> None:
+def test_a_field_of_a_struct_is_there_once() -> None:
     """At any depth: no row with it could be written. Names that differ in case are two, as in to_json."""
     x = t.StructField("x", t.LongType())
     twice = t.ArrayType(t.StructType([t.StructField("y", t.StructType([x, x]))]))
     with pytest.raises(OptionError, match=r"columns are there twice: s\.y\.x$"):
-        make().open(t.StructType([t.StructField("s", twice)]))
-    make().open(t.StructType([x, t.StructField("X", t.StructType([x, t.StructField("X", t.LongType())]))]))
-
-
-# --- Avro -------------------------------------------------------------------------------------------------
-
-
-def read(data: bytes, schema: Any) -> Any:
-    return fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(schema), None)
-
-
-def test_avro_is_read_back_as_it_was() -> None:
-    """With the schema made of the columns; a null is a null."""
-    first, second = opened(AvroConverter()).convert(batch(ROW, NOTHING))
-    schema = avro_schema(SCHEMA)
-
-    assert read(first, schema) == ROW | {
-        "counts": {"x": 1, "y": None},
-        "at": NOW,
-        # The library gives local times the zone in which their numbers count.
-        "local": read(first, schema)["local"],
-    }
-    assert read(first, schema)["local"].replace(tzinfo=None) == ROW["local"]
-    assert read(second, schema) == NOTHING
-
-
-def test_the_schema_of_the_columns() -> None:
-    """As that of Spark's to_avro: unions with null last, a record for each struct."""
-    fields = {field["name"]: field["type"] for field in avro_schema(SCHEMA)["fields"]}
-
-    assert fields["id"] == "long"
-    assert fields["small"] == ["int", "null"]
-    assert fields["price"] == [
-        {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
-        "null",
-    ]
-    assert fields["tags"] == [{"type": "array", "items": ["string", "null"]}, "null"]
-    assert fields["counts"] == [{"type": "map", "values": ["int", "null"]}, "null"]
-    assert fields["inner"][0]["name"] == "topLevelRecord_inner"
-
-
-def test_a_name_that_avro_does_not_take_is_refused() -> None:
-    """With its path."""
-    inner = t.StructType([t.StructField("two words", t.StringType())])
-    with pytest.raises(OptionError, match=r"Avro has no form for a column called 'a\.two words'"):
-        AvroConverter().open(t.StructType([t.StructField("a", inner)]))
-
-
-GIVEN: dict[str, Any] = {
-    "type": "record",
-    "name": "Order",
-    "namespace": "shop",
-    "fields": [
-        {"name": "n", "type": "long"},
-        {"name": "kind", "type": "string", "default": "plain"},
-    ],
-}
-
-
-def test_a_schema_of_ones_own() -> None:
-    """Fields with a default need no column. The id goes ahead, as schema registries have it."""
-    schema, rows = one("n", t.LongType(), pa.int64(), 7)
-    (data,) = opened(AvroConverter(schema=GIVEN, schema_id=258), schema).convert(rows)
-
-    assert struct.unpack(">bI", data[:5]) == (0, 258)
-    assert read(data[5:], GIVEN) == {"n": 7, "kind": "plain"}
-
-
-def test_a_schema_that_does_not_fit_is_refused() -> None:
-    """With every column and field that does not."""
-    schema, _ = one("kinds", t.StringType(), pa.string())
-    with pytest.raises(OptionError) as caught:
-        AvroConverter(schema=GIVEN).open(schema)
-
-    assert "column 'kinds' is no field of it: did you mean 'kind'?" in str(caught.value)
-    assert "field 'n' is no column, and has no default" in str(caught.value)
-
-
-def test_a_row_that_does_not_fit_the_schema_is_invalid() -> None:
-    """A null where there is none; the error has none of its data."""
-    schema, rows = one("n", t.StringType(), pa.string(), "secret")
-    with pytest.raises(InvalidRecordError, match="row 0 of a batch") as caught:
-        list(opened(AvroConverter(schema=GIVEN), schema).convert(rows))
-    assert "secret" not in str(caught.value)
-    schema, rows = one("n", t.LongType(), pa.int64(), None)
-    with pytest.raises(InvalidRecordError):
-        list(opened(AvroConverter(schema=GIVEN), schema).convert(rows))
-
-
-FLOATS = pa.list_(pa.float64())
-
-
-@pytest.mark.parametrize(
-    ("kind", "arrow", "value"),
-    [
-        ("int", pa.int64(), 2**40),
-        ("int", pa.float64(), 1.5),
-        ("boolean", pa.int64(), 5),
-        ("float", pa.float64(), 1e300),
-        ("float", pa.float64(), -3.5e38),
-        (["null", "float"], pa.float64(), 1e300),
-        ({"type": "array", "items": "float"}, FLOATS, [1.0, float("inf"), 1e39]),
-    ],
-)
-def test_a_value_is_not_cut_to_what_a_type_holds(kind: Any, arrow: pa.DataType, value: Any) -> None:
-    """A reader would have another number, and no error. The row has no form in Avro."""
-    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
-    schema, rows = one("x", t.DoubleType(), arrow, value)
-    with pytest.raises(InvalidRecordError, match="row 0 of a batch"):
-        list(opened(AvroConverter(schema=given, schema_id=7), schema).convert(rows))
-
-
-@pytest.mark.parametrize(
-    ("kind", "arrow", "value"),
-    [
-        ("int", pa.int64(), 2**31 - 1),
-        ("float", pa.float64(), 3.4e38),
-        ("float", pa.float64(), float("-inf")),
-        ("double", pa.int64(), 7),
-        (["null", "double"], pa.decimal128(10, 2), Decimal("1.50")),
-        ("int", pa.bool_(), True),
-        (["null", "float", "double"], pa.float64(), 1e300),
-        ({"type": "array", "items": "float"}, FLOATS, [float("inf"), float("-inf"), 0.5]),
-    ],
-)
-def test_a_value_that_fits_a_type_other_than_its_columns(kind: Any, arrow: pa.DataType, value: Any) -> None:
-    """It is written; a float has the digits that its 32 bits hold."""
-    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
-    schema, rows = one("x", t.DoubleType(), arrow, value)
-    (data,) = opened(AvroConverter(schema=given), schema).convert(rows)
-
-    assert read(data, given)["x"] == (value if isinstance(value, list) else pytest.approx(float(value)))
-
-
-def logical(name: str) -> dict[str, str]:
-    return {"type": "int" if name == "date" else "long", "logicalType": name}
-
-
-INSTANT, LOCAL = logical("timestamp-micros"), logical("local-timestamp-millis")
-TS, NTZ = t.TimestampType(), t.TimestampNTZType()
-AT = t.StructType([t.StructField("at", TS)])
-TIMED = {"type": "record", "name": "Timed", "fields": [{"name": "at", "type": LOCAL}]}
-
-
-@pytest.mark.parametrize(
-    ("kind", "column", "path"),
-    [
-        (INSTANT, NTZ, "x"),
-        (logical("timestamp-millis"), NTZ, "x"),
-        (logical("date"), NTZ, "x"),
-        (LOCAL, TS, "x"),
-        (logical("date"), TS, "x"),
-        (["null", INSTANT], NTZ, "x"),
-        ({"type": "array", "items": ["null", INSTANT]}, t.ArrayType(NTZ), "x"),
-        ({"type": "map", "values": LOCAL}, t.MapType(t.StringType(), TS), "x"),
-        (TIMED, AT, "x.at"),
-        # By its name, where a schema uses a record again.
-        (
-            {
-                "type": "record",
-                "name": "Two",
-                "fields": [{"name": "a", "type": TIMED}, {"name": "b", "type": "Timed"}],
-            },
-            t.StructType(
-                [t.StructField("a", t.StructType([t.StructField("at", NTZ)])), t.StructField("b", AT)]
-            ),
-            "x.b.at",
-        ),
-    ],
-)
-def test_a_time_does_not_become_another_kind_of_time(kind: Any, column: t.DataType, path: str) -> None:
-    """What is written would depend on the time zone of the session, or of the host that a task runs on."""
-    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
-    schema = t.StructType([t.StructField("x", column)])
-    with pytest.raises(
-        OptionError, match=f"column '{path}' is timestamp.*, and .* in it: allowed is .*micros$"
-    ):
-        AvroConverter(schema=given).open(schema)
-
-
-@pytest.mark.parametrize(
-    ("kind", "column"), [(INSTANT, TS), (["null", logical("local-timestamp-micros")], NTZ)]
-)
-def test_a_time_of_the_same_kind_is_taken(kind: Any, column: t.DataType) -> None:
-    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]}
-    zone = "Asia/Tokyo" if column is TS else None
-    schema, rows = one("x", column, pa.timestamp("us", zone), ROW["local"])
-    (data,) = opened(AvroConverter(schema=given), schema).convert(rows)
-
-    assert read(data, given)["x"].replace(tzinfo=None) == ROW["local"]
-
-
-def test_a_time_that_python_has_no_form_for_is_written() -> None:
-    """The year 33,658, beside a number of 32 bits, of which it is checked whether it has become infinity."""
-    instant = {"type": "long", "logicalType": "timestamp-micros"}
-    fields = [{"name": "x", "type": instant}, {"name": "y", "type": "float", "default": 0.0}]
-    schema, rows = one("x", t.LongType(), pa.int64(), 10**18)
-    given = {"type": "record", "name": "r", "fields": fields}
-
-    assert len(list(opened(AvroConverter(schema=given), schema).convert(rows))) == 1
-
-
-def test_structs_whose_paths_look_alike() -> None:
-    """``a.b`` and ``a_b``: names of records are unique, and as they were where nothing is alike."""
-    x = t.StructType([t.StructField("x", t.LongType())])
-    alike = t.StructType(
-        [
-            t.StructField("a", t.StructType([t.StructField("b", x)])),
-            t.StructField("a_b", x),
-            t.StructField("a_b_2", t.ArrayType(x)),
-            t.StructField("a_b_2_item", x),
-        ]
+        JsonConverter().open(t.StructType([t.StructField("s", twice)]))
+    JsonConverter().open(
+        t.StructType([x, t.StructField("X", t.StructType([x, t.StructField("X", t.LongType())]))])
     )
-    arrow = pa.struct([("x", pa.int64())])
-    row = {"a": {"b": {"x": 1}}, "a_b": {"x": 2}, "a_b_2": [{"x": 3}], "a_b_2_item": {"x": 4}}
-    types = [pa.struct([("b", arrow)]), arrow, pa.list_(arrow), arrow]
-    rows = batch(row, schema=pa.schema(list(zip(row, types, strict=True))))
-    (data,) = opened(AvroConverter(), alike).convert(rows)
-    names = [field["type"][0].get("name") for field in avro_schema(alike)["fields"]]
-
-    assert read(data, avro_schema(alike)) == row
-    assert names == [
-        "topLevelRecord_a",
-        "topLevelRecord_a_b_2",
-        None,
-        "topLevelRecord_a_b_2_item_2",
-    ]
-
-
-def test_a_field_inside_a_column_is_not_dropped() -> None:
-    """A schema that lacks it fits no row."""
-    inner = {"type": "record", "name": "inner", "fields": [{"name": "a", "type": "long"}]}
-    given = {"type": "record", "name": "r", "fields": [{"name": "x", "type": inner}]}
-    spark = t.StructType([t.StructField("a", t.LongType()), t.StructField("b", t.LongType())])
-    schema, rows = one("x", spark, pa.struct([("a", pa.int64()), ("b", pa.int64())]), {"a": 1, "b": 2})
-    with pytest.raises(InvalidRecordError):
-        list(opened(AvroConverter(schema=given), schema).convert(rows))
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "record", "name": "x"},
-        {"type": "record", "fields": []},
-        {**GIVEN, "fields": [{"name": "n", "type": "lng"}]},
-    ],
-)
-def test_what_is_no_schema_is_refused(schema: dict[str, Any]) -> None:
-    """With the library's reason."""
-    with pytest.raises(OptionError, match="it is not an Avro schema: "):
-        AvroConverter(schema=schema)
-
-
-def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an extra."""
-    monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(OptionError, match=r"pip install 'pyspark-sluice\[avro\]'"):
-        AvroConverter()
-    JsonConverter()
-
-
-def test_timestamps_before_1970() -> None:
-    """And their microseconds."""
-    before = datetime(1901, 2, 3, 4, 5, 6, 7, tzinfo=timezone.utc)
-    schema, rows = one("at", t.TimestampType(), pa.timestamp("us", "UTC"), before)
-    (data,) = opened(AvroConverter(), schema).convert(rows)
-
-    assert read(data, avro_schema(schema))["at"] - before == timedelta(0)

@@ -1,4 +1,4 @@
-"""Element converters for any destination that takes data: all columns as JSON, or as Avro.
+"""Element converters for any destination that takes data: all columns as JSON.
 
 They serialize rows and leave the rest to the destination's own converter: what its data is called, the
 columns beside it (a partition key, a message group), and what it does not accept.
@@ -7,22 +7,20 @@ columns beside it (a partition key, a message group), and what it does not accep
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
 import msgspec
 import pyarrow as pa
 
 from sluice.errors import InvalidRecordError, OptionError, SluiceError
-from sluice.options import Kind, Option, OptionValues, integer
-from sluice.sink.avro_rows import AvroRows, avro_schema, load_fastavro, parse_schema
 from sluice.sink.bases import destination_name
 from sluice.sink.contracts import Destination, ElementConverter, StructType
 from sluice.sink.json_rows import JsonRows, unsupported_type
 from sluice.sink.plain_schema import PlainField, PlainSchema, PlainType
 from sluice.sink.same_names import same_names
 
-__all__ = ["AvroConverter", "DataConverter", "JsonConverter"]
+__all__ = ["DataConverter", "JsonConverter"]
 
 # Rows that are Python objects at a time.
 _ROWS_AT_A_TIME: Final = 1024
@@ -168,70 +166,3 @@ class JsonConverter(DataConverter):
     def serialize(self, batch: pa.RecordBatch) -> list[bytes]:
         """See `DataConverter.serialize`."""
         return [self._encoder.encode(row) for row in JsonRows(batch.schema).of(batch)]
-
-
-def _parse_avro(text: str) -> Any:
-    try:
-        schema = msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        raise ValueError(text) from None
-    if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise ValueError(text)
-    return schema
-
-
-AVRO_SCHEMA: Option[Any] = Option(
-    "avroSchema",
-    Kind("schema", "the JSON of an Avro record, whose fields are the columns", _parse_avro),
-    None,
-    "Schema that rows are written with.",
-    shown_default="that of the columns, as Spark's `to_avro` has it",
-)
-AVRO_SCHEMA_ID = Option(
-    "avroSchemaId",
-    integer(0, 2**31 - 1),
-    None,
-    "Id of the schema in a Confluent schema registry, which goes ahead of each row.",
-)
-
-
-class AvroConverter(DataConverter):
-    """Makes one Avro datum of each row: binary, without the schema. Needs ``pyspark-sluice[avro]``.
-
-    Args:
-        destination: see `DataConverter`.
-        schema: of an Avro record; None: made of the columns.
-        schema_id: goes ahead of each datum, as Confluent's schema registry has it; None: the datum alone.
-    """
-
-    OPTIONS: ClassVar[Sequence[Option[Any]]] = (AVRO_SCHEMA, AVRO_SCHEMA_ID)
-    format_name = "Avro"
-
-    def __init__(
-        self,
-        destination: Destination[Any] | None = None,
-        *,
-        schema: dict[str, Any] | None = None,
-        schema_id: int | None = None,
-    ) -> None:
-        super().__init__(destination)
-        load_fastavro()
-        self._given = None if schema is None else parse_schema(schema)
-        self._prefix = b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")
-        self._rows: AvroRows | None = None
-
-    @classmethod
-    def from_options(cls, values: OptionValues, destination: Destination[Any]) -> AvroConverter:
-        """Makes the converter from its options."""
-        return cls(destination, schema=values.get(AVRO_SCHEMA), schema_id=values.get(AVRO_SCHEMA_ID))
-
-    def check(self, schema: StructType) -> None:
-        """See `DataConverter.check`."""
-        rows_schema = self._given or parse_schema(avro_schema(schema))
-        self._rows = AvroRows(schema, rows_schema, self._prefix, is_given=self._given is not None)
-
-    def serialize(self, batch: pa.RecordBatch) -> list[bytes]:
-        """See `DataConverter.serialize`."""
-        if self._rows is None:
-            raise OptionError("the Avro converter was not opened: the schema of the rows is not known")
-        return self._rows.of(batch)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from sluice.sink.json_values import not_finite_text
-from sluice.sink.nested_values import Change, change_of
 from sluice.sink.utc import in_utc
 
 __all__ = ["JsonRows", "inner_types", "unsupported_type"]
+
+_Change: TypeAlias = Callable[[Any], Any]
 
 # Spark types without other types inside, by name or by the beginning of it.
 _SIMPLE_TYPES: Final = (
@@ -64,7 +66,7 @@ class JsonRows:
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._changes = [change_of(field.type, _simple, keeps_nulls=False) for field in schema]
+        self._changes = [_change_of(field.type) for field in schema]
         self._names = schema.names
 
     def of(
@@ -86,7 +88,36 @@ class JsonRows:
         ]
 
 
-def _simple(arrow: pa.DataType) -> Change | None:
+def _change_of(arrow: pa.DataType) -> _Change | None:
+    """A function for the values, other than null, of an Arrow type; None if all of them stay as they are.
+
+    Maps, which Arrow gives as pairs, become dictionaries. Structs lose fields that are null.
+    """
+    types = pa.types
+    if types.is_list(arrow) or types.is_large_list(arrow):
+        item = _change_of(arrow.value_type)
+        return partial(_list, item) if item else None
+    if types.is_map(arrow):
+        return partial(_map, _change_of(arrow.item_type))
+    if types.is_struct(arrow):
+        fields = {each.name: change for each in arrow if (change := _change_of(each.type))}
+        return partial(_struct, fields)
+    return _simple(arrow)
+
+
+def _list(item: _Change, values: list[Any]) -> list[Any]:
+    return [value if value is None else item(value) for value in values]
+
+
+def _map(item: _Change | None, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value if value is None or item is None else item(value) for key, value in pairs}
+
+
+def _struct(fields: dict[str, _Change], value: dict[str, Any]) -> dict[str, Any]:
+    return {k: fields[k](v) if k in fields else v for k, v in value.items() if v is not None}
+
+
+def _simple(arrow: pa.DataType) -> _Change | None:
     if pa.types.is_floating(arrow):
         return _single if pa.types.is_float32(arrow) else _number
     if pa.types.is_timestamp(arrow):

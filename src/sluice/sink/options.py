@@ -128,7 +128,7 @@ ELEMENT_CONVERTER = Option(
     OBJECT,
     None,
     "`package.module:Name` of a class or function that makes what turns rows into entries, such as "
-    "`sluice.sink.converters:JsonConverter` or `sluice.sink.converters:AvroConverter`.",
+    "`sluice.sink.converters:JsonConverter`.",
     shown_default="the destination's own",
 )
 OVERSIZED_RECORDS = Option(
