@@ -204,6 +204,31 @@ def test_a_row_may_be_fatal(endpoint: Any) -> None:
     assert made.is_fatal(caught.value)
 
 
+def test_an_error_s_word_may_say_what_happens_to_a_row(endpoint: Any) -> None:
+    """As CouchDB answers: a row that came before conflicts, and one that is not allowed never will be."""
+    results = [{"error": "Conflict"}, {"error": "forbidden"}, {"error": "busy"}]
+    endpoint(lambda _: answer(201, results))
+    errors = {"acceptedErrors": "gone, conflict", "fatalErrors": "Forbidden"}
+    made = destination(resultsPath="$", resultErrorPath="$.error", **errors)
+
+    assert made.submit(DOCUMENTS) == SubmitResult(
+        failed=[DOCUMENTS[2]],
+        codes={"busy": 1},
+        rejected=[Rejection(DOCUMENTS[1], "http endpoint 'https://orders.test/v1/rows': forbidden")],
+    )
+
+
+def test_an_error_s_word_outdoes_the_row_s_status(endpoint: Any) -> None:
+    """And a number is a word, as Kafka's REST proxy has it."""
+    paths = {"resultsPath": "$", "resultIndexPath": "$.row", "resultErrorPath": "$.error"}
+    results = [{"row": 0, "status": 409, "error": "exists"}, {"row": 2, "status": 503, "error": 1}]
+    endpoint(lambda _: answer(200, results))
+    result = destination(**paths, acceptedErrors="exists", fatalErrors="1").submit(DOCUMENTS)
+
+    assert result.failed == []
+    assert [each.entry for each in result.rejected] == [DOCUMENTS[2]]
+
+
 def test_results_that_do_not_fit_are_a_damaged_answer(endpoint: Any) -> None:
     """It is sent again: none of its rows is known to have been accepted."""
     endpoint(lambda _: answer(200, [{"status": 201}]))

@@ -130,6 +130,20 @@ def test_credentials(endpoint: Any) -> None:
         ),
         ({"resultStatusPath": "$.status"}, "option 'resultStatusPath' needs 'resultsPath'"),
         ({"resultsPath": "items"}, "allowed is a path into JSON such as $.items[*].status"),
+        (
+            {"resultsPath": "$", "acceptedErrors": "a"},
+            "option 'acceptedErrors' needs 'resultErrorPath'",
+        ),
+        (
+            {
+                "resultsPath": "$",
+                "resultErrorPath": "$.error",
+                "acceptedErrors": "a, B",
+                "fatalErrors": "b",
+            },
+            "option 'fatalErrors' and 'acceptedErrors' both have b",
+        ),
+        ({"fatalErrors": "a,,b"}, "allowed is errors of rows such as conflict, forbidden"),
         ({"region": "eu-west-1"}, "option 'region' is for AWS"),
         ({"endpointUrl": "https://x"}, "option 'endpointUrl' is for AWS"),
         ({"bearrerToken": "x"}, "did you mean 'bearerToken'?"),

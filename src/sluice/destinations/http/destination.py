@@ -272,7 +272,7 @@ class HttpDestination(BaseDestination[bytes]):
         codes: Counter[str] = Counter()
         refused: set[int] = set()
         for row, result in sorted(found, key=itemgetter(0)):
-            verdict = "retried" if result.status is None else self._rules.verdict(result.status)
+            verdict = self._rules.row_verdict(result.status, result.message)
             if verdict == "accepted" or row in refused:
                 continue
             refused.add(row)
@@ -282,7 +282,8 @@ class HttpDestination(BaseDestination[bytes]):
                 failed.append(entries[row])
                 codes[self._code_of(result)] += 1
             else:
-                reason = f"{self.name}: status {result.code}: {self._call.redacted(result.message)}"
+                status = "" if result.status is None else f": status {result.status}"
+                reason = f"{self.name}{status}: {self._call.redacted(result.message)}"
                 rejected.append(Rejection(entries[row], reason.removesuffix(": ")))
         pause = retry_after(answer.headers) if failed else None
         return SubmitResult(failed=failed, codes=codes, rejected=rejected, retry_after=pause)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from sluice.destinations.http.json_path import JSON_PATH, JsonPath
 from sluice.destinations.http.results import ResultPaths
-from sluice.destinations.http.statuses import STATUSES, Rule, StatusRules, Verdict, statuses
+from sluice.destinations.http.statuses import ERRORS, STATUSES, Rule, StatusRules, Verdict, statuses
 from sluice.options import BOOLEAN, TEXT, Kind, Option, OptionValues, choice, matching, redact_url
 
 __all__ = [
@@ -148,6 +148,19 @@ RESULT_ERROR_PATH: Option[JsonPath] = Option(
     None,
     "In a result: the row's error, for messages. If there is no status, a row with an error is sent again.",
 )
+ACCEPTED_ERRORS: Option[frozenset[str]] = Option(
+    "acceptedErrors",
+    ERRORS,
+    None,
+    "Errors at `resultErrorPath`, in any case, of rows that count as accepted, such as `conflict` of a row "
+    "that came before. They hold whatever the row's status is.",
+)
+FATAL_ERRORS: Option[frozenset[str]] = Option(
+    "fatalErrors",
+    ERRORS,
+    None,
+    "The same for rows that will never be accepted: such a row becomes a dead letter, or fails the task.",
+)
 RESULT_INDEX_PATH: Option[JsonPath] = Option(
     "resultIndexPath",
     JSON_PATH,
@@ -174,7 +187,7 @@ HTTP_OPTIONS: Final[tuple[Option[Any], ...]] = (
     *(URL, METHOD, BODY_FORMAT, ARRAY_FIELD, COMPRESSION, HEADER, SECRET_HEADER),
     *(BEARER_TOKEN, BASIC_USER, BASIC_PASSWORD),
     *(ACCEPTED, THROTTLING, RETRYABLE, FATAL, REJECTED),
-    *(RESULTS_PATH, RESULT_STATUS_PATH, RESULT_ERROR_PATH, RESULT_INDEX_PATH),
+    *(RESULTS_PATH, RESULT_STATUS_PATH, RESULT_ERROR_PATH, RESULT_INDEX_PATH, ACCEPTED_ERRORS, FATAL_ERRORS),
     *(CA_BUNDLE, CLIENT_CERTIFICATE, TLS_VERIFICATION),
 )
 _RULES: Final[tuple[tuple[Verdict, Option[Any]], ...]] = (
@@ -242,7 +255,7 @@ def _authorization(values: OptionValues) -> str | None:
 
 
 def rules_from_options(values: OptionValues) -> StatusRules:
-    """What statuses mean. Notes problems for `values.check()`."""
+    """What statuses and errors mean. Notes problems for `values.check()`."""
     owners: dict[range, Option[Any]] = {}
     rules = []
     for verdict, option in _RULES:
@@ -253,7 +266,14 @@ def rules_from_options(values: OptionValues) -> StatusRules:
             if other is not option:
                 shown = str(each.start) if len(each) == 1 else f"{each.start // 100}xx"
                 values.reject(option.key, f"and '{other.key}' both have {shown}")
-    return StatusRules(rules)
+    accepted, fatal = (values.get(each) or frozenset() for each in (ACCEPTED_ERRORS, FATAL_ERRORS))
+    for option in (ACCEPTED_ERRORS, FATAL_ERRORS):
+        if values.given(option) and not values.mentions(RESULT_ERROR_PATH):
+            values.reject(option.key, f"needs '{RESULT_ERROR_PATH.key}'")
+    for word in sorted(accepted & fatal):
+        values.reject(FATAL_ERRORS.key, f"and '{ACCEPTED_ERRORS.key}' both have {word}")
+    errors: dict[str, Verdict] = dict.fromkeys(accepted, "accepted")
+    return StatusRules(rules, errors | dict.fromkeys(fatal, "rejected"))
 
 
 def paths_from_options(values: OptionValues) -> ResultPaths | None:
