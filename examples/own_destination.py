@@ -11,12 +11,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from sluice.options import TEXT, Option
-from sluice.sink import BaseDestination, BaseElementConverter, SinkLimits, SubmitResult
+from sluice.sink import Destination, ElementConverter, SinkLimits, SubmitResult
 
 FILE = Option("file", TEXT, None, "File that requests are appended to.", required=True)
 
 
-class Lines(BaseElementConverter):
+class Lines(ElementConverter):
     """Makes a line of JSON of each row."""
 
     def open(self, schema):
@@ -26,7 +26,7 @@ class Lines(BaseElementConverter):
         return [json.dumps(row) for row in batch.to_pylist()]
 
 
-class FileDestination(BaseDestination):
+class FileDestination(Destination):
     """A request is a line with the rows of a batch."""
 
     OPTIONS = (FILE,)

@@ -19,7 +19,14 @@ from typing import Any
 import pyarrow as pa
 
 from integration.support.chart import Line, Panel, draw
-from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
+from sluice.sink import (
+    AsyncSinkConfig,
+    AsyncSinkWriter,
+    Destination,
+    ElementConverter,
+    NoRateLimitingStrategy,
+    SubmitResult,
+)
 
 MIB = 1024 * 1024
 BATCH = 10_000
@@ -27,7 +34,7 @@ SIZE = 200  # bytes of a record
 WARM = 0.1  # the share of the records that is the warm-up
 
 
-class Converter:
+class Converter(ElementConverter[bytes]):
     def open(self, schema: Any) -> None:
         pass
 
@@ -36,7 +43,7 @@ class Converter:
             yield from batch.column(0).slice(start, 1000).to_pylist()
 
 
-class Slow:
+class Slow(Destination[bytes]):
     """A destination that is slower than the writer and refuses some records."""
 
     def __init__(self, latency: float) -> None:
@@ -59,9 +66,6 @@ class Slow:
 
     def is_fatal(self, error: Exception) -> bool:  # noqa: ARG002
         return True
-
-    def close(self) -> None:
-        pass
 
 
 def resident() -> float:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from integration.support.shared_capacity import Scenario
-from sluice.sink import BaseRateLimitingStrategy, RequestInfo, ResultInfo
+from sluice.sink import RateLimitingStrategy, RequestInfo, ResultInfo
 from sluice.sink.pacing import PacingRate
 
 __all__ = ["KnownCapacityStrategy"]
@@ -24,7 +24,7 @@ FIRST: Final = 1000.0
 """Entries a second of a task that has no answer yet: two batches of 500."""
 
 
-class KnownCapacityStrategy(BaseRateLimitingStrategy):
+class KnownCapacityStrategy(RateLimitingStrategy):
     """Sends a part of what a service takes.
 
     Args:

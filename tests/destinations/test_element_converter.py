@@ -187,40 +187,18 @@ def test_a_converter_of_ones_own(tmp_path: Path, name: str) -> None:
     assert letter["reason"] == "it is the first"
 
 
-class OfProtocol(Lines, ElementConverter[bytes]):
-    """Inherits from the protocol, and has no __init__."""
+class Without(Lines, ElementConverter[bytes]):
+    """Has no __init__."""
 
 
-class Named:
-    """Takes the destination, in front of or behind the protocol."""
-
+class With(Lines, ElementConverter[bytes]):
     def __init__(self, destination: Any) -> None:
         self.destination = destination
 
 
-class Behind(Lines, ElementConverter[bytes], Named):
-    pass
-
-
-class InFront(Named, Lines, ElementConverter[bytes]):
-    pass
-
-
-class New(Lines, ElementConverter[bytes]):
-    def __new__(cls, destination: Any) -> Any:
-        made = super().__new__(cls)
-        made.destination = destination  # type: ignore[attr-defined]
-        return made
-
-    def __init__(self, destination: Any) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("name", "takes_it"), [("OfProtocol", False), ("Behind", True), ("InFront", True), ("New", True)]
-)
-def test_a_converter_that_inherits_from_the_protocol(name: str, takes_it: bool) -> None:
-    """It is made without the destination, unless a class beside the protocol takes it."""
+@pytest.mark.parametrize(("name", "takes_it"), [("Without", False), ("With", True)])
+def test_a_converter_gets_the_destination_if_it_takes_an_argument(name: str, takes_it: bool) -> None:
+    """Whether its class inherits from the contract or not."""
     setup = read_async_sink(FIREHOSE | {"elementConverter": f"{__name__}:{name}"})
     made = setup.new_converter()
 

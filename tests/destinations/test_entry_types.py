@@ -13,7 +13,7 @@ from sluice.destinations.dynamodb import DynamoDbWrite
 from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.sqs.converter import SqsMessage
 from sluice.errors import SluiceError
-from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy
+from sluice.sink import AsyncSinkWriter, ElementConverter, NoRateLimitingStrategy
 
 WRONG: Any = {"str": "abcd", "int": 7, "bytes": b"abcd", "attributes": {"a": 1}}
 SINKS = {
@@ -26,7 +26,7 @@ KEY = {"id": {"S": "1"}}
 
 
 def write(service: str, entries: list[Any], respond: Any) -> FakeService:
-    class Converter:
+    class Converter(ElementConverter[Any]):
         def open(self, schema: Any) -> None: ...
 
         def convert(self, _batch: pa.RecordBatch) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.sink import AsyncSinkConfig, NoRateLimitingStrategy, SubmitResult
+from sluice.sink import AsyncSinkConfig, Destination, ElementConverter, NoRateLimitingStrategy, SubmitResult
 from sluice.sink.sink_setup import AsyncSinkSetup
 
 Outcome = SubmitResult[str] | Exception
@@ -47,7 +47,7 @@ class RefusedError(Exception):
         self.fatal = fatal
 
 
-class FakeConverter:
+class FakeConverter(ElementConverter[str]):
     data_column = "data"
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class FakeConverter:
             yield value
 
 
-class FakeDestination:
+class FakeDestination(Destination[str]):
     """Entries are strings; their size is their length.
 
     Args:

@@ -132,7 +132,7 @@ def test_a_request_that_timed_out_ends_before_its_epoch() -> None:
 def test_the_next_row_of_a_key_waits_for_a_request_that_timed_out() -> None:
     clock, table = ManualClock(), dict[str, str]()
     destination = SlowDestination(table)
-    destination.ordering_key = lambda entry: entry[0]  # type: ignore[attr-defined]
+    destination.ordering_key = lambda entry: entry[0]
     with closing(timed_out(destination, clock)) as writer:
         writer.write(rows(["k=new", "l=new"]))
         eventually(lambda: "l" in table)

@@ -12,14 +12,14 @@ from sink_fakes import FakeDestination
 
 from sluice.errors import SluiceError
 from sluice.sink import (
-    BaseCommittingDestination,
-    BaseDestination,
-    BaseRateLimitingStrategy,
-    BaseSinkWriter,
+    CommittingDestination,
+    Destination,
     NoRateLimitingStrategy,
+    RateLimitingStrategy,
     RequestInfo,
+    SinkWriter,
 )
-from sluice.sink.bases import destination_name, with_defaults
+from sluice.sink.user_code import adopted, destination_name
 
 
 class DuckTyped:
@@ -38,7 +38,7 @@ class DuckTyped:
 def test_what_an_object_lacks_comes_from_the_base_class() -> None:
     """And everything else from the object, as it is at that moment."""
     own = DuckTyped()
-    strategy = with_defaults(own, BaseRateLimitingStrategy)
+    strategy = adopted(own, RateLimitingStrategy)
     assert strategy.should_block(RequestInfo(1))
     assert strategy.delay(RequestInfo(1)) == 0.05
     assert (strategy.forget_in_flight, strategy.limit, strategy.rate) == (None, 7, None)
@@ -54,12 +54,12 @@ def test_what_an_object_has_is_its_own() -> None:
     own.delay = lambda request: request.batch_size
     own.limit = 3
     own.rate = None
-    strategy = with_defaults(own, BaseRateLimitingStrategy)
+    strategy = adopted(own, RateLimitingStrategy)
 
     assert (strategy.delay(RequestInfo(9)), strategy.limit, strategy.rate) == (9, 3, None)
 
 
-class Writer(BaseSinkWriter[Any]):
+class Writer(SinkWriter[Any]):
     def write(self, batch: Any) -> None: ...
     def prepare_commit(self) -> list[Any]:
         return []
@@ -78,10 +78,10 @@ def generator(*_: Any) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("base", "own", "method"),
     [
-        (BaseSinkWriter, Writer, "write"),
-        (BaseRateLimitingStrategy, DuckTyped, "should_block"),
-        (BaseDestination, object, "is_fatal"),
-        (BaseDestination, object, "ordering_key"),
+        (SinkWriter, Writer, "write"),
+        (RateLimitingStrategy, DuckTyped, "should_block"),
+        (Destination, object, "is_fatal"),
+        (Destination, object, "ordering_key"),
     ],
 )
 @pytest.mark.parametrize("function", [asynchronous, generator, staticmethod(asynchronous)])
@@ -91,54 +91,54 @@ def test_a_method_that_would_not_run_is_refused(
     """Nobody would await it or iterate over it, and its rows would be lost without an error."""
     wrong = type("Wrong", (own,), {method: function})()
     with pytest.raises(SluiceError, match=rf"^Wrong\.{method} is (async def|a generator), and would not run"):
-        with_defaults(wrong, base)
+        adopted(wrong, base)
 
 
 def test_what_may_be_asynchronous_or_a_generator_is_taken() -> None:
     """`submit` and `close` of a destination, and what returns several values."""
     destination = type("Own", (), {"submit": asynchronous, "close": asynchronous, "unpacked": generator})()
-    assert with_defaults(destination, BaseDestination).submit is not None
+    assert adopted(destination, Destination).submit is not None
     writer = type("OwnWriter", (Writer,), {"prepare_commit": generator})()
-    assert with_defaults(writer, BaseSinkWriter) is writer
+    assert adopted(writer, SinkWriter) is writer
 
 
 def test_a_property_that_fails_is_not_lacking() -> None:
     """Without its ordering key, a destination would write rows out of their order."""
 
-    class Misspelt(FakeDestination):
+    class Misspelt:
         @property
         def ordering_key(self) -> Any:
             return self.key_of  # type: ignore[attr-defined]
 
     with pytest.raises(AttributeError, match="'Misspelt' object has no attribute 'key_of'"):
-        _ = with_defaults(Misspelt(), BaseDestination).ordering_key
+        _ = adopted(Misspelt(), Destination).ordering_key
 
 
 def test_the_defaults_of_the_other_contracts() -> None:
     """Each record is an entry, no order, no committers, nothing to clean up, no bytes."""
-    destination = with_defaults(FakeDestination(), BaseDestination)
-    committing = with_defaults(object(), BaseCommittingDestination)
+    destination = adopted(FakeDestination(), Destination)
+    committing = adopted(object(), CommittingDestination)
 
     assert (destination.ordering_key, destination.records_in) == (None, None)
     assert list(destination.unpacked("a")) == ["a"]
     assert (committing.create_committer(None), committing.create_global_committer(None)) == (None, None)
     assert committing.clean_up(None, committed=True) is None
-    assert with_defaults(object(), BaseSinkWriter).bytes == 0
+    assert adopted(object(), SinkWriter).bytes == 0
 
 
 def test_an_object_that_inherits_is_used_as_it_is() -> None:
     """So is one that has its defaults already."""
     own = NoRateLimitingStrategy()
-    completed = with_defaults(DuckTyped(), BaseRateLimitingStrategy)
+    completed = adopted(DuckTyped(), RateLimitingStrategy)
 
-    assert with_defaults(own, BaseRateLimitingStrategy) is own
-    assert with_defaults(completed, BaseRateLimitingStrategy) is completed
+    assert adopted(own, RateLimitingStrategy) is own
+    assert adopted(completed, RateLimitingStrategy) is completed
 
 
 def test_what_the_contract_needs_is_not_made_up() -> None:
     """A missing method of the contract is missed by its name."""
     with pytest.raises(AttributeError, match="'object' object has no attribute 'should_block'"):
-        with_defaults(object(), BaseRateLimitingStrategy).should_block(RequestInfo(1))
+        adopted(object(), RateLimitingStrategy).should_block(RequestInfo(1))
 
 
 def test_a_destination_without_a_name_is_called_by_its_class() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.errors import CommitError, OptionError, ServiceError, SluiceError
 from sluice.retry import Backoff, Retrier, patient
-from sluice.sink import BaseCommittingDestination, Epoch
+from sluice.sink import CommittingDestination, Epoch
 from sluice.sink.committing import EpochCommit, is_committing
 
 EPOCH = Epoch("q", "r", 7)
@@ -219,7 +219,7 @@ def test_an_outage_ends_no_commit(call: str, seconds: float) -> None:
             raise ServiceError("away", retryable=True)
         return ()
 
-    made = Recording(behave=refuse)
+    made: Any = Recording(behave=refuse)
     retrier = Retrier(sleep, lambda: 0.5, lambda: now)
     EpochCommit(made, EPOCH, retrier=retrier, backoff=patient(900.0)).commit(["a"])
 
@@ -452,7 +452,7 @@ def test_committables_of_an_unknown_epoch_are_refused() -> None:
 def test_a_destination_without_committers_is_refused() -> None:
     """Rows that nothing can make visible must not count as written."""
 
-    class Neither(BaseCommittingDestination[str]):
+    class Neither(CommittingDestination[str]):
         def create_writer(self, schema: Any, origin: Any) -> Any:
             raise NotImplementedError
 

@@ -15,7 +15,7 @@ from sink_fakes import async_setup
 from sluice import letterboxes
 from sluice.errors import CommitError, ServiceError
 from sluice.letterboxes import Letterbox
-from sluice.sink import BaseCommittingDestination, Epoch, Origin, SinkFigures, SinkProgress
+from sluice.sink import CommittingDestination, Epoch, Origin, SinkFigures, SinkProgress
 from sluice.sink.epoch_end import end_epoch, needs_setup
 from sluice.sink.sink_setup import CommittingSinkSetup, ProgressListener
 from sluice.sink.task import TaskResult
@@ -49,7 +49,7 @@ def result(
     )
 
 
-class Recording(BaseCommittingDestination[str]):
+class Recording(CommittingDestination[str]):
     """Notes what is committed and aborted, and for which epoch."""
 
     def __init__(self, error: Exception | None = None) -> None:

@@ -15,10 +15,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sink_fakes import FakeDestination
 
-from sluice.sink import BaseDestination, SinkFigures
-from sluice.sink.bases import with_defaults
+from sluice.sink import Destination, SinkFigures
 from sluice.sink.figures import OTHER, UNKNOWN, figures_of_destination
 from sluice.sink.histogram import RELATIVE_ERROR, Histogram
+from sluice.sink.user_code import adopted
 
 durations = st.one_of(
     st.floats(1e-6, 1e6), st.sampled_from([2.0**n for n in range(-19, 19)]), st.just(0.0), st.just(600.0)
@@ -234,7 +234,7 @@ class Counting(FakeDestination):
 
 
 def own_figures(destination: Any) -> dict[str, float]:
-    return figures_of_destination(with_defaults(destination, BaseDestination), "fake")
+    return figures_of_destination(adopted(destination, Destination), "fake")
 
 
 def test_a_destination_has_figures_of_its_own() -> None:

@@ -52,7 +52,7 @@ def write(destination: Keyed, entries: list[str], **changes: Any) -> None:
 def test_a_key_that_cannot_be_hashed_is_refused_by_name(key: Any) -> None:
     """And not by Python's words alone, which say neither what was returned by whom nor what is allowed."""
     destination = FakeDestination()
-    destination.ordering_key = lambda _: key  # type: ignore[attr-defined]
+    destination.ordering_key = lambda _: key
     kind = type(key).__name__
     with pytest.raises(
         SluiceError,

@@ -14,7 +14,7 @@ import pytest
 from sink_fakes import FakeConverter, FakeDestination, RefusedError, async_setup, config, fast_clock, rows
 
 from sluice.errors import ServiceError, SluiceError
-from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
+from sluice.sink import AsyncSinkWriter, Destination, NoRateLimitingStrategy, SubmitResult
 from sluice.sink.contracts import Origin
 from sluice.sink.request_loop import RequestLoop
 from sluice.sink.sink_setup import AsyncSinkSetup
@@ -40,7 +40,7 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-class AsyncDestination:
+class AsyncDestination(Destination[str]):
     """Entries are strings. `respond` gives a result, an exception, or a coroutine to wait for."""
 
     name = "asynchronous"

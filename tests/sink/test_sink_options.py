@@ -302,8 +302,8 @@ def test_a_user_s_strategy_is_made_with_the_settings_or_without() -> None:
     assert isinstance(plain, NoRateLimitingStrategy)
 
 
-class OfProtocol(RateLimitingStrategy):
-    """Inherits from the protocol, and has no __init__."""
+class WithoutInit(RateLimitingStrategy):
+    """Takes no settings."""
 
     max_batch_size = 7
 
@@ -317,22 +317,15 @@ class OfProtocol(RateLimitingStrategy):
         return request.batch_size < 0
 
 
-def test_a_strategy_that_inherits_from_the_protocol_takes_no_settings() -> None:
-    """Its __init__ is the protocol's, which only seems to take anything."""
-    make = strategy_from_options(read(rateLimiting=f"{__name__}:OfProtocol"), LIMITS)
+def test_a_strategy_without_init_takes_no_settings() -> None:
+    """It is made anew each time."""
+    make = strategy_from_options(read(rateLimiting=f"{__name__}:WithoutInit"), LIMITS)
 
     assert [make(config()).max_batch_size for _ in range(2)] == [7, 7]
 
 
 class KeywordsAlone(NoRateLimitingStrategy):
     """Is made without an argument, as what it takes has a default and a name."""
-
-    def __init__(self, *, clock: Any = None) -> None:
-        self.clock = clock
-
-
-class OfProtocolWithKeywords(OfProtocol):
-    """The same below a protocol."""
 
     def __init__(self, *, clock: Any = None) -> None:
         self.clock = clock
@@ -345,12 +338,11 @@ class LacksArgument(NoRateLimitingStrategy):
         self.given = settings, most
 
 
-@pytest.mark.parametrize("kind", [KeywordsAlone, OfProtocolWithKeywords])
-def test_arguments_with_names_are_left_to_their_defaults(kind: Any) -> None:
+def test_arguments_with_names_are_left_to_their_defaults() -> None:
     """Only an argument without a name is the settings."""
-    made = strategy_from_options(read(rateLimiting=f"{__name__}:{kind.__name__}"), LIMITS)(config())
+    made = strategy_from_options(read(rateLimiting=f"{__name__}:KeywordsAlone"), LIMITS)(config())
 
-    assert isinstance(made, kind)
+    assert isinstance(made, KeywordsAlone)
     assert made.clock is None
 
 

@@ -85,7 +85,7 @@ class Watched(NoRateLimitingStrategy):
         self.events.append(request.batch_size)
 
 
-class OfTheProtocol:
+class DuckTyped:
     """Has the methods of the contract, and no other."""
 
     max_batch_size = 10
@@ -191,8 +191,8 @@ def test_a_writer_hands_its_clock_over_once_before_the_first_request() -> None:
 
 def test_a_strategy_without_the_hook_works_as_before() -> None:
     """What is optional need not be there."""
-    strategy, destination = OfTheProtocol(), FakeDestination()
-    writer = AsyncSinkWriter(destination, config(), strategy)
+    strategy, destination = DuckTyped(), FakeDestination()
+    writer = AsyncSinkWriter(destination, config(), strategy)  # type: ignore[arg-type]
     writer.write(rows("abc"))
     writer.flush()
     writer.close()

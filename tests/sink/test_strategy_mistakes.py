@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, BaseDestination, SubmitResult
+from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, Destination, SubmitResult
 
 CONFIG = AsyncSinkConfig(
     max_batch_size=10,
@@ -31,7 +31,7 @@ class Numbers:
         return numbers
 
 
-class Accepting(BaseDestination[int]):
+class Accepting(Destination[int]):
     name = "numbers"
 
     def create_converter(self) -> Any:
@@ -79,7 +79,8 @@ class Answering:
 )
 def test_what_is_no_number_is_named(asked: str, answer: Any, shown: str) -> None:
     """A method without a return answers None. Comparing it fails with an error that names nothing."""
-    writer = AsyncSinkWriter(Accepting(), CONFIG, Answering(**{asked: answer}))
+    strategy: Any = Answering(**{asked: answer})
+    writer = AsyncSinkWriter(Accepting(), CONFIG, strategy)
     with pytest.raises(TypeError) as caught:
         writer.write(pa.record_batch([pa.array([1, 2])], names=["number"]))
     writer.close()
@@ -89,9 +90,8 @@ def test_what_is_no_number_is_named(asked: str, answer: Any, shown: str) -> None
 
 def test_fractions_are_numbers() -> None:
     """A strategy may calculate."""
-    writer = AsyncSinkWriter(
-        Accepting(), CONFIG, Answering(max_batch_size=1.5, max_batch_size_in_bytes=float("inf"))
-    )
+    strategy: Any = Answering(max_batch_size=1.5, max_batch_size_in_bytes=float("inf"))
+    writer = AsyncSinkWriter(Accepting(), CONFIG, strategy)
     writer.write(pa.record_batch([pa.array([1, 2])], names=["number"]))
     writer.flush()
     writer.close()

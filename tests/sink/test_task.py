@@ -18,7 +18,7 @@ from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.retry import Retrier
 from sluice.sink import (
     AIMDScalingStrategy,
-    BaseCommittingDestination,
+    CommittingDestination,
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
     Origin,
@@ -64,7 +64,7 @@ class Spool:
             raise ServiceError("still open")
 
 
-class TwoPhase(BaseCommittingDestination[Any]):
+class TwoPhase(CommittingDestination[Any]):
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.sink.bases import BaseDestination, with_defaults
+from sluice.sink.contracts import Destination
+from sluice.sink.user_code import adopted
 from sluice.sink.well_known_codes import is_throttling_code
 
 
@@ -66,7 +67,7 @@ class Undecided:
 
 
 def test_a_destination_that_says_nothing_is_judged_by_its_codes() -> None:
-    plain = with_defaults(Plain(), BaseDestination)
+    plain = adopted(Plain(), Destination)
 
     assert plain.is_throttling("ThrottlingException") is True
     assert plain.is_throttling("ConnectionResetError") is False
@@ -75,7 +76,7 @@ def test_a_destination_that_says_nothing_is_judged_by_its_codes() -> None:
 
 def test_the_word_of_a_destination_counts() -> None:
     """It may know that a lost connection means load, or may leave it to the strategy to find out."""
-    undecided = with_defaults(Undecided(), BaseDestination)
+    undecided = adopted(Undecided(), Destination)
 
     assert undecided.is_throttling("ThrottlingException") is None
     assert undecided.is_throttling("TimeoutError") is None

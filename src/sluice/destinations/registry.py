@@ -40,7 +40,7 @@ from sluice.sink.options import (
 )
 from sluice.sink.rate_limiting_options import query_bucket_from_options, strategy_from_options
 from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup, ProgressListener, SinkSetup
-from sluice.sink.user_objects import load_object
+from sluice.sink.user_code import load_object
 
 __all__ = [
     "ENTRY_POINT_GROUP",

@@ -1,14 +1,5 @@
 """The async sink: contracts, writer, rate limiting (FLIP-171, FLIP-242, FLIP-143)."""
 
-from sluice.sink.bases import (
-    BaseCommitter,
-    BaseCommittingDestination,
-    BaseDestination,
-    BaseElementConverter,
-    BaseGlobalCommitter,
-    BaseRateLimitingStrategy,
-    BaseSinkWriter,
-)
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import (
     Committer,
@@ -42,13 +33,6 @@ __all__ = [
     "AIMDScalingStrategy",
     "AsyncSinkConfig",
     "AsyncSinkWriter",
-    "BaseCommitter",
-    "BaseCommittingDestination",
-    "BaseDestination",
-    "BaseElementConverter",
-    "BaseGlobalCommitter",
-    "BaseRateLimitingStrategy",
-    "BaseSinkWriter",
     "Committer",
     "CommittingDestination",
     "CongestionControlRateLimitingStrategy",

@@ -14,15 +14,8 @@ from typing import Any, Final, TypeVar
 
 from sluice.errors import CommitError, SluiceError
 from sluice.retry import Backoff, Retrier
-from sluice.sink.bases import (
-    BaseCommitter,
-    BaseCommittingDestination,
-    BaseGlobalCommitter,
-    destination_name,
-    run,
-    with_defaults,
-)
-from sluice.sink.contracts import CommittingDestination, Epoch
+from sluice.sink.contracts import Committer, CommittingDestination, Epoch, GlobalCommitter
+from sluice.sink.user_code import adopted, destination_name, run
 
 __all__ = ["EpochCommit", "is_committing", "other_content"]
 
@@ -74,9 +67,7 @@ class EpochCommit:
         backoff: Backoff,
     ) -> None:
         self._name = destination_name(destination)
-        self._destination: BaseCommittingDestination[Any] = with_defaults(
-            destination, BaseCommittingDestination
-        )
+        self._destination: CommittingDestination[Any] = adopted(destination, CommittingDestination)
         self._epoch = epoch
         self._retrier = retrier or Retrier()
         self._backoff = backoff
@@ -101,9 +92,9 @@ class EpochCommit:
         with contextlib.ExitStack() as stack:
             if committables:
                 self._call(lambda: run(self._destination.check))
-                committer = self._open(stack, create, self._epoch, BaseCommitter)
+                committer = self._open(stack, create, self._epoch, Committer)
             if committables or is_end_of_input:
-                global_committer = self._open(stack, create_global, self._epoch, BaseGlobalCommitter)
+                global_committer = self._open(stack, create_global, self._epoch, GlobalCommitter)
             if committables:
                 self._commit_committables(committer, global_committer, committables)
             if is_end_of_input and global_committer is not None:
@@ -126,7 +117,7 @@ class EpochCommit:
             if committables:
                 with contextlib.ExitStack() as stack:
                     create = self._destination.create_committer
-                    committer = self._open(stack, create, self._epoch, BaseCommitter, abort=True)
+                    committer = self._open(stack, create, self._epoch, Committer, abort=True)
                     if committer is not None:
                         self._call(lambda: run(committer.abort, committables), abort=True)
         finally:
@@ -145,11 +136,11 @@ class EpochCommit:
         created = self._call(lambda: create(epoch), abort=abort)
         if created is None:
             return None
-        committer = with_defaults(created, base)
+        committer = adopted(created, base)
         stack.callback(self._close, committer)
         return committer
 
-    def _close(self, committer: BaseCommitter[Any] | BaseGlobalCommitter[Any, Any]) -> None:
+    def _close(self, committer: Committer[Any] | GlobalCommitter[Any, Any]) -> None:
         try:
             run(committer.close)
         except Exception as error:  # noqa: BLE001 - whether the epoch is committed is decided already
@@ -157,8 +148,8 @@ class EpochCommit:
 
     def _commit_committables(
         self,
-        committer: BaseCommitter[Any] | None,
-        global_committer: BaseGlobalCommitter[Any, Any] | None,
+        committer: Committer[Any] | None,
+        global_committer: GlobalCommitter[Any, Any] | None,
         committables: Sequence[Any],
     ) -> None:
         if committer is None and global_committer is None:

@@ -1,7 +1,8 @@
 """The contracts of the sink: destinations (FLIP-171), rate limiting (FLIP-242), committers (FLIP-143).
 
-Each contract is a protocol: any object with these methods will do. Optional methods stand in
-`sluice.sink.bases`, with their defaults. What differs from Flink is in docs/flips.md.
+Inherit from these classes: Python names what was forgotten, and what is optional has a default. An object
+with the required methods alone works, too: `sluice.sink.user_code.adopted` adds the rest. docs/flips.md lists
+the differences from Flink.
 
 - https://cwiki.apache.org/confluence/display/FLINK/FLIP-171%3A+Async+Sink
 - https://cwiki.apache.org/confluence/display/FLINK/FLIP-242%3A+Introduce+configurable+RateLimitingStrategy+for+Async+Sink
@@ -10,17 +11,20 @@ Each contract is a protocol: any object with these methods will do. Optional met
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from sluice.sink.well_known_codes import is_throttling_code
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "DEFAULT_DELAY",
     "Committer",
     "CommittingDestination",
-    "DataType",
     "Destination",
     "ElementConverter",
     "Epoch",
@@ -31,7 +35,6 @@ __all__ = [
     "RequestInfo",
     "ResultInfo",
     "SinkWriter",
-    "StructField",
     "StructType",
     "SubmitResult",
 ]
@@ -43,44 +46,40 @@ CommT_co = TypeVar("CommT_co", covariant=True)
 CommT_contra = TypeVar("CommT_contra", contravariant=True)
 GlobalCommT = TypeVar("GlobalCommT")
 
-
-class DataType(Protocol):
-    """The type of a column, such as PySpark's `DataType`."""
-
-    def simpleString(self) -> str:  # noqa: N802 - PySpark's name
-        """The type as SQL spells it: ``binary``, ``map<string,int>``."""
-
-
-class StructField(Protocol):
-    """A column, such as PySpark's `StructField`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dataType(self) -> Any: ...  # noqa: N802 - PySpark's name; a `DataType`
+# How long a request waits before the writer asks a strategy again that cannot say how long (seconds).
+DEFAULT_DELAY: Final = 0.05
 
 
 class StructType(Protocol):
     """A schema, such as PySpark's `StructType`. The sink itself does not import PySpark."""
 
     @property
-    def fields(self) -> Sequence[Any]: ...  # of `StructField`
+    def fields(self) -> Sequence[Any]:
+        """The columns: each has a ``name`` and a ``dataType``, with a method ``simpleString``."""
 
 
-class ElementConverter(Protocol[EntryT_co]):
-    """Turns rows into the entries that a destination takes.
+class ElementConverter(ABC, Generic[EntryT_co]):
+    """Turns rows into the entries that a destination accepts.
 
-    `open` is called first: once where the query starts, and once in every task.
-    `sluice.sink.BaseElementConverter` has the optional attributes: the columns that it takes.
+    Attributes:
+        known_columns: the names of the columns that it writes, as the documentation spells them; None if it
+            takes every column, or does not say. Unless `unknownColumns` is ``ignore``, rows with any other
+            column are refused where the query starts.
+        ignored_columns: columns that it leaves out on purpose. They are not refused.
     """
 
+    known_columns: Sequence[str] | None = None
+    ignored_columns: Sequence[str] = ()
+
+    @abstractmethod
     def open(self, schema: StructType) -> None:
-        """Checks the schema of the rows to come.
+        """Checks the schema of the rows to come. Called once where the query starts, and once in every task.
 
         Raises:
             OptionError: the destination cannot take such rows. The query fails before any row is written.
         """
 
+    @abstractmethod
     def convert(self, batch: pa.RecordBatch) -> Iterable[EntryT_co]:
         """Returns the entries of a batch, in the order of its rows.
 
@@ -122,20 +121,35 @@ class SubmitResult(Generic[EntryT]):
     retry_after: float | None = None
 
 
-class Destination(Protocol[EntryT]):
+class Destination(ABC, Generic[EntryT]):
     """A batch API to write to (FLIP-171).
 
-    A destination knows how to send a batch; the writer decides when, how much, and what to send again.
-    `sluice.sink.BaseDestination` has the optional attributes: a name for messages, an ordering key, and how
-    many records an entry holds.
+    A destination sends a batch; the writer decides when, how much, and what to send again.
+
+    Attributes:
+        name: of the destination in errors and figures (``kinesis stream 'x'``); if empty, the name of its
+            class.
+        ordering_key: a function of an entry, or None. Entries with equal keys are accepted in their order,
+            whatever is refused on the way: the next one is sent when the one before it has been accepted. An
+            entry whose key is None is sent at any time. Called on the writer's thread, once, when the entry
+            is queued.
+        records_in: a function of an entry: how many of the user's records it holds, for figures and
+            messages. None: each entry holds one. Limits, batches and rate limiting count entries.
     """
 
+    name: str = ""
+    ordering_key: Callable[[EntryT], Hashable | None] | None = None
+    records_in: Callable[[EntryT], int] | None = None
+
+    @abstractmethod
     def create_converter(self) -> ElementConverter[EntryT]:
         """Returns a new converter; each writer has its own."""
 
+    @abstractmethod
     def size_in_bytes(self, entry: EntryT) -> int:
         """The size of an entry as the service counts it."""
 
+    @abstractmethod
     def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT] | Awaitable[SubmitResult[EntryT]]:
         """Sends one request, without retries, and waits for its answer.
 
@@ -144,14 +158,44 @@ class Destination(Protocol[EntryT]):
         exception means that no entry is known to have been accepted.
         """
 
+    @abstractmethod
     def is_fatal(self, error: Exception) -> bool:
         """Judges an exception that `submit` raised: True fails the task, False sends the batch again."""
 
     def close(self) -> Awaitable[None] | None:
         """Releases what the destination holds. Requests of a task that failed may still be running.
 
-        A coroutine function runs on the event loop, when no request does any more.
+        A coroutine function runs on the event loop, after the last request has ended.
         """
+        return None
+
+    def is_throttling(self, code: str) -> bool | None:
+        """Whether entries were refused for load. Rate limiting slows down for load, and for nothing else.
+
+        Args:
+            code: the service's: a key of `SubmitResult.codes`, the ``code`` of a `ServiceError`, or the name
+                of the class of any other exception.
+
+        Returns:
+            True: the service takes less than it is sent. False: it failed, and would have done so at any
+            rate. None: the code does not say; the rate limiting strategy finds out. Here, by codes that many
+            services use alike.
+        """
+        return is_throttling_code(code)
+
+    def unpacked(self, entry: EntryT) -> Iterable[object]:
+        """The user's records in an entry that was rejected or is too large; each becomes a dead letter."""
+        return (entry,)
+
+    def figures(self) -> Mapping[str, float]:
+        """Figures of the destination's own, for those of the epoch: what it has counted so far.
+
+        Called on the task's thread when all of the task's records are accepted, or after `close` when the
+        task has failed; requests that have timed out may still be running. Over the tasks of an epoch figures
+        are summed, or the largest one is taken if the name ends in ``_max``. At most 32 names; NaN and
+        infinities are left out. An exception is logged and fails nothing.
+        """
+        return {}
 
 
 @dataclass(frozen=True)
@@ -202,25 +246,65 @@ class ResultInfo:
         return self.failed_messages - self.throttled_messages - self.failed_otherwise
 
 
-class RateLimitingStrategy(Protocol):
+class RateLimitingStrategy(ABC):
     """Decides when a request must wait, and how large it may be (FLIP-242). Called by one thread at a time.
 
     A strategy outlives an epoch: the next task of the same query in the same Python worker continues with it.
-    `sluice.sink.BaseRateLimitingStrategy` has the optional methods.
+
+    Attributes:
+        forget_in_flight: a method without arguments, called when requests were given up and the strategy
+            will not be told their outcome. None: the strategy cannot forget them, and is not used again
+            after a failed epoch.
     """
 
+    forget_in_flight: Callable[[], None] | None = None
+
+    def use_clock(self, clock: Callable[[], float]) -> None:  # noqa: B027 - does nothing by default
+        """Takes the clock of a writer, in monotonic seconds: that of `RequestInfo.started_at`.
+
+        Called by each writer once, before its first request. A strategy that outlives its writer is called
+        again by the next one, and keeps what it has learnt. A strategy that wraps another one passes the
+        clock on.
+        """
+
+    @abstractmethod
     def register_in_flight_request(self, request: RequestInfo) -> None:
         """A request was sent."""
 
+    @abstractmethod
     def register_completed_request(self, result: ResultInfo) -> None:
         """A request has ended. If it timed out or failed as a whole, all its entries count as failed."""
 
+    @abstractmethod
     def should_block(self, request: RequestInfo) -> bool:
         """Whether this request must wait. Has no side effects: it may be called any number of times."""
 
     @property
+    @abstractmethod
     def max_batch_size(self) -> int:
         """The most entries that the next request may have."""
+
+    @property
+    def max_batch_size_in_bytes(self) -> int:
+        """The most bytes of a request of several entries. A larger entry is sent alone."""
+        return 2**63 - 1
+
+    def delay(self, request: RequestInfo) -> float:  # noqa: ARG002 - for those who override it
+        """Seconds until the writer asks again, called after `should_block` has returned True.
+
+        ``math.inf``: not before an answer has come. The writer also asks after every answer.
+        """
+        return DEFAULT_DELAY
+
+    @property
+    def limit(self) -> int:
+        """Entries that may be in flight, for the figures of the commit."""
+        return self.max_batch_size
+
+    @property
+    def rate(self) -> float | None:
+        """Entries a second, for the figures of the commit; None if the strategy has no rate."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -266,16 +350,23 @@ class Origin:
     attempt: int = 0
 
 
-class SinkWriter(Protocol[CommT_co]):
+class SinkWriter(ABC, Generic[CommT_co]):
     """Writes the rows of one task, durable and not yet visible (FLIP-143).
 
     One thread calls `write` for every batch of rows, then `prepare_commit`, or `abort` if anything was
     raised, and at last `close`. When a worker is killed, nothing more is called: `clean_up` of the
     destination removes what such a task has left behind.
 
-    `sluice.sink.BaseSinkWriter` has the optional attributes.
+    Attributes:
+        bytes: written so far, for the figures of the commit.
+        known_columns, ignored_columns: as those of `ElementConverter`.
     """
 
+    bytes: int = 0
+    known_columns: Sequence[str] | None = None
+    ignored_columns: Sequence[str] = ()
+
+    @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
         """Writes the rows of a `pyarrow.RecordBatch`, which has the columns of `create_writer`'s schema.
 
@@ -288,6 +379,7 @@ class SinkWriter(Protocol[CommT_co]):
             Exception: the task fails with it, after `abort`.
         """
 
+    @abstractmethod
     def prepare_commit(self) -> Sequence[CommT_co]:
         """Makes all rows durable; returns what a committer needs to make them visible.
 
@@ -296,6 +388,7 @@ class SinkWriter(Protocol[CommT_co]):
         rows.
         """
 
+    @abstractmethod
     def abort(self) -> None:
         """Removes what was written."""
 
@@ -306,23 +399,34 @@ class SinkWriter(Protocol[CommT_co]):
         """
 
 
-class CommittingDestination(Protocol[CommT_co]):
+class CommittingDestination(ABC, Generic[CommT_co]):
     """A destination that shows nothing of an epoch before all of it is written (two-phase, FLIP-143).
 
-    In addition it has at least one of these, each returning a committer or None:
-
-    - ``create_committer(epoch: Epoch) -> Committer``
-    - ``create_global_committer(epoch: Epoch) -> GlobalCommitter``
-
-    With both, the `Committer` commits first, and the `GlobalCommitter` then commits the epoch as a whole; its
-    `filter_recovered_committables` is called before either commits. Spark commits and aborts in a process of
-    its own, with a destination and committers made anew each time.
+    It overrides `create_committer`, `create_global_committer` or both. With both, the `Committer` commits
+    first, and the `GlobalCommitter` then commits the epoch as a whole; its `filter_recovered_committables` is
+    called before either commits. Spark commits and aborts in a process of its own, with a destination and
+    committers made anew each time.
 
     Its class has ``OPTIONS`` and ``from_options`` like that of any destination, and no ``LIMITS``: batching,
-    retries and rate limiting are its own business. `sluice.sink.BaseCommittingDestination` has the optional
-    methods: a name for messages, and cleaning up.
+    retries and rate limiting are its own business.
+
+    Attributes:
+        name: as that of `Destination`.
     """
 
+    name: str = ""
+
+    def check(self) -> None:
+        """Finds out whether epochs can be committed, by calling the service.
+
+        Called on the driver when a query starts, and before each commit, so it should remember the answer.
+
+        Raises:
+            OptionError: no epoch can be committed; with the reason. The query does not start.
+            ServiceError: the service did not say.
+        """
+
+    @abstractmethod
     def create_writer(self, schema: StructType, origin: Origin) -> SinkWriter[CommT_co]:
         """Returns a writer for one task; calls no service yet.
 
@@ -332,17 +436,31 @@ class CommittingDestination(Protocol[CommT_co]):
             OptionError: the destination cannot take such columns.
         """
 
+    def create_committer(self, epoch: Epoch) -> Committer[Any] | None:  # noqa: ARG002 - as above
+        """A committer for the committables of the tasks; None: they need no commit of their own."""
+        return None
 
-class Committer(Protocol[CommT]):
+    def create_global_committer(self, epoch: Epoch) -> GlobalCommitter[Any, Any] | None:  # noqa: ARG002
+        """A committer for the epoch as a whole; None: it needs no commit of its own."""
+        return None
+
+    def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
+        """Removes what killed tasks and killed drivers have left behind.
+
+        Called after each commit (with ``committed=True``) and each abort of an epoch. An exception is logged
+        and fails nothing.
+        """
+
+
+class Committer(ABC, Generic[CommT]):
     """Makes visible what the tasks of an epoch have written (FLIP-143).
 
     Both methods are idempotent. They may be called again for the same epoch; after a restart they are, with
     the committables of the new run. A committer is not told whether the epoch was committed before a crash: a
     destination that must know has a `GlobalCommitter` as well.
-
-    `sluice.sink.BaseCommitter` has the optional method: `close`, which is called last in any case.
     """
 
+    @abstractmethod
     def commit(self, committables: Sequence[CommT]) -> Sequence[CommT]:
         """Commits; returns those to try again after a pause.
 
@@ -352,39 +470,38 @@ class Committer(Protocol[CommT]):
                 fails the query.
         """
 
+    @abstractmethod
     def abort(self, committables: Sequence[CommT]) -> None:
         """Removes what the tasks have written, except for what is committed already."""
 
+    def close(self) -> None:
+        """Releases what the committer holds, such as connections. Called once, last, whatever has failed.
 
-class GlobalCommitter(Protocol[CommT_contra, GlobalCommT]):
+        An exception is logged and fails nothing.
+        """
+
+
+class GlobalCommitter(ABC, Generic[CommT_contra, GlobalCommT]):
     """Commits an epoch as a whole (FLIP-143). Idempotent like `Committer`.
 
     After a retryable `SluiceError` of any method, the method is called again after a pause, with the same
     arguments. Any other exception fails the query.
-
-    `sluice.sink.BaseGlobalCommitter` has the optional method: `close`, which is called last in any case.
     """
 
+    @abstractmethod
     def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
-        """Returns those that are not committed yet.
+        """Returns those that are not committed yet."""
 
-        Raises:
-            SluiceError: see the class.
-        """
-
+    @abstractmethod
     def combine(self, committables: Sequence[CommT_contra]) -> GlobalCommT:
-        """Combines the committables of all tasks into one.
+        """Combines the committables of all tasks into one."""
 
-        Raises:
-            SluiceError: see the class.
-        """
-
+    @abstractmethod
     def commit(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
-        """Commits; returns those to try again after a pause.
-
-        Raises:
-            SluiceError: see the class.
-        """
+        """Commits; returns those to try again after a pause."""
 
     def end_of_input(self) -> None:
         """Called after a batch write was committed. Never called in a streaming query."""
+
+    def close(self) -> None:
+        """As `Committer.close`."""

@@ -14,11 +14,11 @@ import msgspec
 import pyarrow as pa
 
 from sluice.errors import InvalidRecordError, OptionError, SluiceError
-from sluice.sink.bases import destination_name
 from sluice.sink.contracts import Destination, ElementConverter, StructType
 from sluice.sink.json_rows import JsonRows, unsupported_type
 from sluice.sink.plain_schema import PlainField, PlainSchema, PlainType
 from sluice.sink.same_names import same_names
+from sluice.sink.user_code import destination_name
 
 __all__ = ["DataConverter", "JsonConverter"]
 

@@ -10,8 +10,7 @@ from sluice.errors import OptionError
 from sluice.options import Option, OptionValues
 from sluice.sink.contracts import Destination, ElementConverter
 from sluice.sink.options import ELEMENT_CONVERTER
-from sluice.sink.signatures import takes_argument
-from sluice.sink.user_objects import load_object
+from sluice.sink.user_code import load_object, takes_argument
 
 __all__ = ["ConverterFactory", "converter_factory"]
 

@@ -10,13 +10,13 @@ from typing import Final, Literal
 from sluice.errors import CommitError
 from sluice.letterboxes import post
 from sluice.retry import patient
-from sluice.sink.bases import run
 from sluice.sink.committing import EpochCommit
 from sluice.sink.contracts import Epoch
 from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import SinkProgress
 from sluice.sink.sink_setup import CommittingSinkSetup, ProgressListener, SinkSetup
 from sluice.sink.task import TaskResult
+from sluice.sink.user_code import run
 
 __all__ = ["Outcome", "end_epoch", "needs_setup"]
 

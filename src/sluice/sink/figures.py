@@ -83,7 +83,7 @@ class SinkFigures:
             had timed out (FLIP-171).
         in_flight: requests.
         buffered: entries that wait to be sent, or to be sent again.
-        destination: figures of the destination's own, see `BaseDestination.figures`.
+        destination: figures of the destination's own, see `Destination.figures`.
     """
 
     records: int = 0
@@ -188,7 +188,7 @@ def figures_of_destination(destination: Any, name: str) -> dict[str, float]:
     """What `figures` of a destination returns, as far as it is names and finite numbers.
 
     Args:
-        destination: with the defaults of `BaseDestination`.
+        destination: with the defaults of `Destination`.
         name: for messages.
     """
     # A destination that was written before there was such a method may have an attribute with its name.

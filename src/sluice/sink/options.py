@@ -21,9 +21,8 @@ from sluice.options import (
 )
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.rate_limiting_options import RATE_LIMITING_OPTIONS
-from sluice.sink.signatures import not_run_by_a_call
 from sluice.sink.sink_setup import ProgressListener
-from sluice.sink.user_objects import OBJECT, load_object
+from sluice.sink.user_code import OBJECT, load_object, not_run_by_a_call
 
 __all__ = [
     "ASYNC_OPTIONS",

@@ -36,8 +36,7 @@ from sluice.query_server.protocol import (
     TokensUsed,
     UsingFallbackShare,
 )
-from sluice.sink.bases import BaseRateLimitingStrategy
-from sluice.sink.contracts import Origin, RequestInfo, ResultInfo
+from sluice.sink.contracts import Origin, RateLimitingStrategy, RequestInfo, ResultInfo
 from sluice.sink.token_bucket import TokenBucket, TokenUnit, tokens_of
 
 __all__ = ["BucketMember", "QueryBucketConfig", "QueryBucketStrategy", "fallback_share"]
@@ -143,7 +142,7 @@ def fallback_share(members: int, partition: int) -> float:
     return 1 / (members + 1) if members else 1 / ((partition + 1) * (partition + 2))
 
 
-class QueryBucketStrategy(BaseRateLimitingStrategy):
+class QueryBucketStrategy(RateLimitingStrategy):
     """Sends when the query's token bucket, or its own share while that is not there, has the tokens.
 
     Args:

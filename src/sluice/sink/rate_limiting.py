@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sluice.sink.bases import BaseRateLimitingStrategy
-from sluice.sink.contracts import RequestInfo, ResultInfo
+from sluice.sink.contracts import RateLimitingStrategy, RequestInfo, ResultInfo
 from sluice.sink.pacing import PacingRate
 from sluice.sink.token_bucket import TokenBucket, TokenUnit, tokens_of
 
@@ -81,7 +80,7 @@ class AIMDScalingStrategy:
         return max(1, math.floor(current * self.decrease_factor + 0.5))
 
 
-class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
+class CongestionControlRateLimitingStrategy(RateLimitingStrategy):
     """Limits the entries in flight to what the destination accepts, and learns how many a second that are.
 
     A request that is accepted as a whole raises the limit, any other one lowers it, as the scaling strategy
@@ -232,7 +231,7 @@ class CongestionControlRateLimitingStrategy(BaseRateLimitingStrategy):
             self._pacing.forget_in_flight()
 
 
-class TokenBucketRateLimitingStrategy(BaseRateLimitingStrategy):
+class TokenBucketRateLimitingStrategy(RateLimitingStrategy):
     """Sends at most `rate` tokens' worth a second on average, and `burst` at once, whatever is accepted.
 
     A request takes its tokens each time it is sent. One that needs more than the burst, as a single large
@@ -299,7 +298,7 @@ class TokenBucketRateLimitingStrategy(BaseRateLimitingStrategy):
         """Changes nothing: tokens that were taken are not given back."""
 
 
-class NoRateLimitingStrategy(BaseRateLimitingStrategy):
+class NoRateLimitingStrategy(RateLimitingStrategy):
     """No limits other than those of the writer."""
 
     def register_in_flight_request(self, request: RequestInfo) -> None:

@@ -19,9 +19,8 @@ from sluice.sink.rate_limiting import (
     NoRateLimitingStrategy,
     TokenBucketRateLimitingStrategy,
 )
-from sluice.sink.signatures import takes_argument
 from sluice.sink.token_bucket import TokenUnit
-from sluice.sink.user_objects import load_object
+from sluice.sink.user_code import load_object, takes_argument
 
 __all__ = [
     "RATE_LIMITING_OPTIONS",

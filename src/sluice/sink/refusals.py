@@ -14,7 +14,7 @@ _LONGEST_TEXT: Final = 2000
 """Characters of an error of another library."""
 
 IsThrottling = Callable[[str], bool | None]
-"""Whether a code says that an entry was refused for load; None: it may or may not. See `BaseDestination`."""
+"""Whether a code says that an entry was refused for load; None: it may or may not. See `Destination`."""
 
 
 class RefusalCause(NamedTuple):

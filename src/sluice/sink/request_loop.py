@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
-from sluice.sink.bases import destination_name
+from sluice.sink.user_code import destination_name
 
 __all__ = ["RequestLoop", "close_destination"]
 

@@ -13,16 +13,23 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
-from sluice.sink.bases import DEFAULT_DELAY, BaseRateLimitingStrategy, run, with_defaults
 from sluice.sink.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.config import AsyncSinkConfig
-from sluice.sink.contracts import RateLimitingStrategy, Rejection, RequestInfo, ResultInfo, SubmitResult
+from sluice.sink.contracts import (
+    DEFAULT_DELAY,
+    RateLimitingStrategy,
+    Rejection,
+    RequestInfo,
+    ResultInfo,
+    SubmitResult,
+)
 from sluice.sink.figures import SinkFigures
 from sluice.sink.keyed_buffer import KeyedBuffer
 from sluice.sink.outage import PAUSES, Outage
 from sluice.sink.refusals import IsThrottling, RefusalCause, RefusalCounts, code_of
 from sluice.sink.standstill import Standstill
 from sluice.sink.strategy_mistakes import checked_number
+from sluice.sink.user_code import adopted, run
 
 __all__ = ["Request", "SinkScheduler"]
 
@@ -66,9 +73,9 @@ class SinkScheduler(Generic[EntryT]):
         strategy: the rate limiting strategy.
         name: the destination, for messages.
         jitter: returns a random number in [0, 1).
-        ordering_key: see `BaseDestination`; None if the order of entries does not matter.
-        records_in: see `BaseDestination`; None if every entry is one record.
-        is_throttling: see `BaseDestination`; None if no code says what is load.
+        ordering_key: see `Destination`; None if the order of entries does not matter.
+        records_in: see `Destination`; None if every entry is one record.
+        is_throttling: see `Destination`; None if no code says what is load.
         keeps_rejected: True: rejected entries are added to `rejected`. False: the first one is fatal.
     """
 
@@ -85,7 +92,7 @@ class SinkScheduler(Generic[EntryT]):
         keeps_rejected: bool = False,
     ) -> None:
         self._config = config
-        self._strategy: BaseRateLimitingStrategy = with_defaults(strategy, BaseRateLimitingStrategy)
+        self._strategy: RateLimitingStrategy = adopted(strategy, RateLimitingStrategy)
         self._name = name
         self._jitter = jitter
         self._records_in = records_in

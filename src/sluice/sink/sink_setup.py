@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 from sluice.channels.channel import Address
 from sluice.query_server.launch import ServerSettings
-from sluice.sink.bases import BaseRateLimitingStrategy
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
     CommittingDestination,
@@ -70,7 +69,7 @@ class AsyncSinkSetup:
     query_server: Address | None = None
 
     @contextlib.contextmanager
-    def strategy(self, origin: Origin) -> Iterator[BaseRateLimitingStrategy]:
+    def strategy(self, origin: Origin) -> Iterator[RateLimitingStrategy]:
         """The rate limiting strategy for one writer."""
         if self.query_bucket is not None:
             # It has learnt nothing that another task could use: the tokens are the query's.

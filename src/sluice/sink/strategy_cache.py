@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
-from sluice.sink.bases import BaseRateLimitingStrategy, with_defaults
 from sluice.sink.contracts import RateLimitingStrategy
+from sluice.sink.user_code import adopted
 
 __all__ = ["StrategyCache", "strategy_cache"]
 
@@ -24,12 +24,12 @@ class StrategyCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._strategies: dict[Hashable, BaseRateLimitingStrategy] = {}  # least recently used first
+        self._strategies: dict[Hashable, RateLimitingStrategy] = {}  # least recently used first
 
     @contextlib.contextmanager
     def lend(
         self, key: Hashable, create: Callable[[], RateLimitingStrategy]
-    ) -> Iterator[BaseRateLimitingStrategy]:
+    ) -> Iterator[RateLimitingStrategy]:
         """Lends a strategy to one writer: the cached one for `key`, else a new one.
 
         Two writers with the same key at the same time have a strategy each. After an exception, requests may
@@ -38,7 +38,7 @@ class StrategyCache:
         with self._lock:
             strategy = self._strategies.pop(key, None)
         if strategy is None:
-            strategy = with_defaults(create(), BaseRateLimitingStrategy)
+            strategy = adopted(create(), RateLimitingStrategy)
         try:
             yield strategy
         except BaseException:
@@ -47,7 +47,7 @@ class StrategyCache:
             raise
         self._keep(key, strategy)
 
-    def _keep(self, key: Hashable, strategy: BaseRateLimitingStrategy) -> None:
+    def _keep(self, key: Hashable, strategy: RateLimitingStrategy) -> None:
         with self._lock:
             # Another writer with this key may have put one here: a key that is replaced keeps its old place.
             self._strategies.pop(key, None)

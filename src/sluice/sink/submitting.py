@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from sluice.errors import ServiceError, SluiceError
-from sluice.sink.bases import BaseDestination
-from sluice.sink.contracts import SubmitResult
+from sluice.sink.contracts import Destination, SubmitResult
 from sluice.sink.scheduler import Request
 from sluice.sink.submit_mistakes import SubmitMistakeError, checked_result
 
@@ -44,7 +43,7 @@ class Submitter(Generic[EntryT]):
 
     def __init__(
         self,
-        destination: BaseDestination[EntryT],
+        destination: Destination[EntryT],
         name: str,
         clock: Callable[[], float],
         is_closed: Callable[[], bool],

@@ -16,22 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import OptionError, SluiceError
 from sluice.retry import Retrier, patient
-from sluice.sink.bases import (
-    BaseCommittingDestination,
-    BaseDestination,
-    BaseElementConverter,
-    BaseRateLimitingStrategy,
-    BaseSinkWriter,
-    destination_name,
-    run,
-    with_defaults,
+from sluice.sink.contracts import (
+    CommittingDestination,
+    Destination,
+    ElementConverter,
+    Origin,
+    RateLimitingStrategy,
+    SinkWriter,
+    StructType,
 )
-from sluice.sink.contracts import Origin, StructType
 from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import as_line
 from sluice.sink.request_loop import close_destination
 from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.unknown_columns import unknown_columns_problem
+from sluice.sink.user_code import adopted, destination_name, run
 from sluice.sink.writer import AsyncSinkWriter
 
 if TYPE_CHECKING:
@@ -75,16 +74,16 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
             made only where an epoch is committed, and checked there.
     """
     if isinstance(setup, CommittingSinkSetup):
-        destination = with_defaults(setup.destination, BaseCommittingDestination)
-        writer = with_defaults(destination.create_writer(schema, origin), BaseSinkWriter)
+        destination = adopted(setup.destination, CommittingDestination)
+        writer = adopted(destination.create_writer(schema, origin), SinkWriter)
         with contextlib.closing(writer):
             _refuse_unknown_columns(setup, schema, writer)
         return
     with contextlib.ExitStack() as stack:
         stack.callback(close_destination, setup.destination)
-        with_defaults(setup.destination, BaseDestination)
-        with_defaults(setup.create_strategy(), BaseRateLimitingStrategy)
-        converter = with_defaults(setup.new_converter(), BaseElementConverter)
+        adopted(setup.destination, Destination)
+        adopted(setup.create_strategy(), RateLimitingStrategy)
+        converter = adopted(setup.new_converter(), ElementConverter)
         try:
             run(converter.open, schema)
         except OptionError as error:
@@ -97,7 +96,7 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
 def _refuse_unknown_columns(
     setup: SinkSetup,
     schema: StructType,
-    taker: BaseElementConverter[Any] | BaseSinkWriter[Any],
+    taker: ElementConverter[Any] | SinkWriter[Any],
     other: OptionError | None = None,
 ) -> None:
     """Raises OptionError for columns that `taker` would not write; with what `other` says, if it is given."""
@@ -214,7 +213,7 @@ def _closing(writer: AsyncSinkWriter[Any], origin: Origin) -> Iterator[None]:
     writer.close()
 
 
-def _close_after_failure(writer: AsyncSinkWriter[Any] | BaseSinkWriter[Any], origin: Origin) -> None:
+def _close_after_failure(writer: AsyncSinkWriter[Any] | SinkWriter[Any], origin: Origin) -> None:
     with _logged(origin, "the writer of this failed task could not be closed"):
         run(writer.close)
 
@@ -266,8 +265,8 @@ def _prepare(  # noqa: PLR0913, PLR0917 - as above
 ) -> TaskResult:
     call = functools.partial(retrier.call, patient(setup.max_retry_duration))
     records = 0
-    writer: BaseSinkWriter[Any] = with_defaults(
-        call(lambda: setup.destination.create_writer(schema, origin)), BaseSinkWriter
+    writer: SinkWriter[Any] = adopted(
+        call(lambda: setup.destination.create_writer(schema, origin)), SinkWriter
     )
     try:
         for batch in batches:
@@ -326,6 +325,6 @@ def _check_transport(committables: Iterable[Any], transport: Callable[[Any], obj
         ) from error
 
 
-def _abort(writer: BaseSinkWriter[Any], origin: Origin) -> None:
+def _abort(writer: SinkWriter[Any], origin: Origin) -> None:
     with _logged(origin, "what this failed task has written could not be removed"):
         run(writer.abort)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from sluice.errors import InvalidRecordError, SluiceError
 from sluice.sink.arrow_schema import schema_of_rows
-from sluice.sink.bases import BaseDestination, BaseRateLimitingStrategy, destination_name, run, with_defaults
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
     Destination,
@@ -35,6 +34,7 @@ from sluice.sink.request_loop import RequestLoop, close_destination
 from sluice.sink.request_threads import RequestThreads
 from sluice.sink.scheduler import Request, SinkScheduler
 from sluice.sink.submitting import Answer, Submitter
+from sluice.sink.user_code import adopted, destination_name, run
 from sluice.sink.valid_rows import ValidRows
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         destination: where to write to. The writer closes it.
         config: bounds and durations.
         rate_limiting: the strategy; it may have learnt something before, and may outlive the writer. It is
-            handed the clock: see `BaseRateLimitingStrategy.use_clock`.
+            handed the clock: see `RateLimitingStrategy.use_clock`.
         clock: monotonic seconds.
         dead_letters: takes what can never be delivered: rows that the converter refuses, entries that the
             destination rejects, and with ``oversized_records="deadLetter"`` those that are too large. Without
@@ -104,14 +104,14 @@ class AsyncSinkWriter(Generic[EntryT]):
         if dead_letters is None and config.oversized_records != "fail":
             raise ValueError("oversized_records of deadLetter needs a dead letter queue")
         self.name = destination_name(destination)
-        self._destination: BaseDestination[EntryT] = with_defaults(destination, BaseDestination)
+        self._destination: Destination[EntryT] = adopted(destination, Destination)
         self._config = config
         self._clock = clock
         self._converter = destination.create_converter() if converter is None else converter
         # Another converter may make the data of any columns.
         self._data_is_sent = converter is None and getattr(self._converter, "data_column", None) == "data"
         self._dead_letters = dead_letters
-        strategy: BaseRateLimitingStrategy = with_defaults(rate_limiting, BaseRateLimitingStrategy)
+        strategy: RateLimitingStrategy = adopted(rate_limiting, RateLimitingStrategy)
         strategy.use_clock(clock)
         self._scheduler: SinkScheduler[EntryT] = SinkScheduler(
             config,

@@ -22,8 +22,7 @@ from sluice.channels.channel import Address
 from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError, SluiceError
 from sluice.query_server.launch import find_or_start
-from sluice.sink.bases import BaseCommittingDestination, destination_name, run, with_defaults
-from sluice.sink.contracts import Origin
+from sluice.sink.contracts import CommittingDestination, Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
 from sluice.sink.json_rows import inner_types
 from sluice.sink.sink_setup import (
@@ -34,6 +33,7 @@ from sluice.sink.sink_setup import (
     with_query_server,
 )
 from sluice.sink.task import TaskResult, check_columns, write_rows
+from sluice.sink.user_code import adopted, destination_name, run
 from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.time_zones import in_known_time_zones
@@ -210,7 +210,7 @@ def _check_destination(setup: SinkSetup) -> None:
     """
     if isinstance(setup, CommittingSinkSetup):
         try:
-            run(with_defaults(setup.destination, BaseCommittingDestination).check)
+            run(adopted(setup.destination, CommittingDestination).check)
         except SluiceError as error:
             if not error.retryable:
                 raise

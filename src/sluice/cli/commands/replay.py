@@ -16,10 +16,10 @@ from sluice.cli.report import Report, UsageError
 from sluice.cli.storage import S3_SCHEMES, Storage, open_storage
 from sluice.destinations.registry import read_sink
 from sluice.errors import SluiceError
-from sluice.sink.bases import destination_name
 from sluice.sink.contracts import Origin
 from sluice.sink.dead_letters import camel_case
 from sluice.sink.sink_setup import AsyncSinkSetup
+from sluice.sink.user_code import destination_name
 from sluice.sink.writer import AsyncSinkWriter
 
 if TYPE_CHECKING:

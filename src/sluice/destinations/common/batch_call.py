@@ -27,8 +27,7 @@ from sluice.aws.errors import (
 from sluice.aws.responses import Outcome
 from sluice.destinations.common.first_contact import FirstContact
 from sluice.errors import OptionError, ServiceError
-from sluice.sink.bases import BaseDestination
-from sluice.sink.contracts import Rejection, SubmitResult
+from sluice.sink.contracts import Destination, Rejection, SubmitResult
 
 __all__ = ["NO_RESULT", "AwsDestination", "BatchCall", "Refusal", "Verdict"]
 
@@ -237,7 +236,7 @@ class BatchCall:
         return error.sentence.replace(self._target, "")
 
     def is_throttling(self, code: str) -> bool | None:
-        """See `BaseDestination.is_throttling`. False but for throttling and a few codes that may be both."""
+        """See `Destination.is_throttling`. False but for throttling and a few codes that may be both."""
         name = re.split(r"[.#]", code)[-1]
         if is_throttling(name):
             return True
@@ -287,7 +286,7 @@ class BatchCall:
         return translated
 
 
-class AwsDestination(BaseDestination[EntryT]):
+class AwsDestination(Destination[EntryT]):
     """A destination whose entries go out by one `BatchCall`."""
 
     def __init__(self, call: BatchCall) -> None:

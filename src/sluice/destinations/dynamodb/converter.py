@@ -17,8 +17,7 @@ from sluice.destinations.dynamodb.values import (
     unsupported_type,
 )
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink.bases import BaseElementConverter
-from sluice.sink.contracts import StructType
+from sluice.sink.contracts import ElementConverter, StructType
 
 __all__ = ["DynamoDbRowConverter", "DynamoDbWrite"]
 
@@ -59,7 +58,7 @@ class _Columns(NamedTuple):
     items: Any
 
 
-class DynamoDbRowConverter(BaseElementConverter[DynamoDbWrite]):
+class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
     """Makes writes from rows.
 
     Every column becomes an attribute. If the only column, besides the operation column, is a struct named

@@ -26,9 +26,8 @@ from sluice.destinations.common.columns import (
 from sluice.destinations.common.entry_types import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.options import Option, OptionValues, matching
-from sluice.sink.bases import BaseElementConverter
 from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import StructType, SubmitResult
+from sluice.sink.contracts import ElementConverter, StructType, SubmitResult
 
 __all__ = ["FirehoseDestination", "FirehoseRowConverter"]
 
@@ -45,7 +44,7 @@ DELIVERY_STREAM = Option(
 )
 
 
-class FirehoseRowConverter(BaseElementConverter[bytes]):
+class FirehoseRowConverter(ElementConverter[bytes]):
     """Makes records, which are plain bytes, from column ``data``. Other columns are not written."""
 
     data_column = _DATA.name

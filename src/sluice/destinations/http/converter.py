@@ -16,8 +16,7 @@ from sluice.destinations.common.columns import (
     invalid_row,
     required_column,
 )
-from sluice.sink.bases import BaseElementConverter
-from sluice.sink.contracts import StructType
+from sluice.sink.contracts import ElementConverter, StructType
 
 __all__ = ["HttpRowConverter"]
 
@@ -25,7 +24,7 @@ _NAME: Final = "http"
 _BODY: Final = Column("body", ("string", "binary"), required=True)
 
 
-class HttpRowConverter(BaseElementConverter[bytes]):
+class HttpRowConverter(ElementConverter[bytes]):
     """Makes documents, which are plain bytes, from column ``body``. Other columns are not written.
 
     Each document is checked to be JSON: with one that is not, an endpoint would refuse the whole request.

@@ -24,9 +24,8 @@ from sluice.destinations.http.statuses import StatusRules
 from sluice.destinations.http.transport import Answer, HttpTransport
 from sluice.errors import ServiceError
 from sluice.options import Option, OptionValues, redact_url
-from sluice.sink.bases import BaseDestination
 from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import Rejection, SubmitResult
+from sluice.sink.contracts import Destination, Rejection, SubmitResult
 from sluice.sink.options import DEAD_LETTER_PATH, MAX_IN_FLIGHT_REQUESTS, REQUEST_TIMEOUT
 
 __all__ = ["HttpBody", "HttpDestination"]
@@ -64,7 +63,7 @@ class HttpBody:
         return gzip.compress(body, compresslevel=6, mtime=0) if self.compress else body
 
 
-class HttpDestination(BaseDestination[bytes]):
+class HttpDestination(Destination[bytes]):
     """Sends JSON documents to an endpoint.
 
     Args:

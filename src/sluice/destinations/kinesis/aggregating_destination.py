@@ -27,8 +27,7 @@ from sluice.destinations.kinesis.aggregates import (
 from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.kinesis.shard_map import ShardMap, ShardMapCache
 from sluice.errors import ServiceError
-from sluice.sink.bases import BaseDestination
-from sluice.sink.contracts import Rejection, SubmitResult
+from sluice.sink.contracts import Destination, Rejection, SubmitResult
 
 if TYPE_CHECKING:
     from sluice.destinations.kinesis.destination import KinesisStreamsDestination
@@ -134,7 +133,7 @@ class _Refused:
         )
 
 
-class AggregatingDestination(BaseDestination[Entry]):
+class AggregatingDestination(Destination[Entry]):
     """Writes aggregates to a stream.
 
     Args:

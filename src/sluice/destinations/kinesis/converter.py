@@ -21,8 +21,7 @@ from sluice.destinations.common.columns import (
     python_values,
     required_column,
 )
-from sluice.sink.bases import BaseElementConverter
-from sluice.sink.contracts import StructType
+from sluice.sink.contracts import ElementConverter, StructType
 
 __all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
 
@@ -62,7 +61,7 @@ class RowColumns(NamedTuple):
     hash_keys: list[str | None] | None
 
 
-class KinesisRowConverter(BaseElementConverter[KinesisEntry]):
+class KinesisRowConverter(ElementConverter[KinesisEntry]):
     """Makes records from rows. Columns with other names are not written.
 
     Rows of the source can be written without a ``select``: its other columns say where a record was read, and

@@ -24,11 +24,12 @@ from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.manifest import Manifest, read_manifest
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import SluiceError
+from sluice.sink.contracts import Committer
 
 __all__ = ["OrphanRemoval", "UploadCommitter"]
 
 
-class UploadCommitter:
+class UploadCommitter(Committer[Upload]):
     """Completes uploads: the `Committer` of destination ``s3``.
 
     Args:

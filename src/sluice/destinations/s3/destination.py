@@ -18,8 +18,7 @@ from sluice.destinations.s3.manifest import ManifestCommitter
 from sluice.destinations.s3.upload import PART_SIZE, PartSender, Upload
 from sluice.destinations.s3.writer import FileSettings, S3Writer
 from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, integer, matching, size
-from sluice.sink.bases import BaseCommittingDestination
-from sluice.sink.contracts import Epoch, Origin, StructType
+from sluice.sink.contracts import CommittingDestination, Epoch, Origin, StructType
 from sluice.sink.options import MAX_RETRY_DURATION
 
 __all__ = ["PATH", "S3Destination"]
@@ -91,7 +90,7 @@ _KILL_TIMEOUT: Final = 3.0
 """Seconds until tasks have ended that Spark kills, by default (``spark.python.task.killTimeout`` is 2 s)."""
 
 
-class S3Destination(BaseCommittingDestination[Upload]):
+class S3Destination(CommittingDestination[Upload]):
     """Writes files below a path of a bucket.
 
     Args:

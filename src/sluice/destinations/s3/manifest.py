@@ -14,7 +14,7 @@ from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import CommitError
 from sluice.sink.committing import other_content
-from sluice.sink.contracts import Epoch
+from sluice.sink.contracts import Epoch, GlobalCommitter
 
 __all__ = ["Manifest", "ManifestCommitter", "ManifestFile", "read_manifest", "read_manifests"]
 
@@ -114,7 +114,7 @@ def read_manifests(
         return list(zip(stored, read, strict=True))
 
 
-class ManifestCommitter:
+class ManifestCommitter(GlobalCommitter[Upload, Manifest]):
     """Puts the manifest: the `GlobalCommitter` of destination ``s3``."""
 
     def __init__(self, bucket: Bucket, layout: Layout, epoch: Epoch) -> None:
@@ -167,9 +167,6 @@ class ManifestCommitter:
         if found.content and manifest.content and found.content != manifest.content:
             raise CommitError(other_content(f"batch {manifest.batch}", manifest.query))
         return found
-
-    def end_of_input(self) -> None:
-        """Does nothing: each epoch is committed by itself."""
 
     def _key(self, manifest: Manifest) -> str:
         return self._layout.manifest(manifest.query, manifest.batch)

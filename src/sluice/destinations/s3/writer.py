@@ -13,8 +13,7 @@ from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.partitions import Partitioning
 from sluice.destinations.s3.upload import PartSender, PartStream, Upload
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
-from sluice.sink.bases import BaseSinkWriter
-from sluice.sink.contracts import Origin, StructType
+from sluice.sink.contracts import Origin, SinkWriter, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +67,7 @@ def _not_repeated() -> Iterator[None]:
         raise
 
 
-class S3Writer(BaseSinkWriter[Upload]):
+class S3Writer(SinkWriter[Upload]):
     """Writes rows into multipart uploads.
 
     Memory is bounded: a part for each open file, the parts that are being sent, and 32 MiB of rows.

@@ -23,8 +23,7 @@ from sluice.destinations.common.columns import (
     required_column,
 )
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink.bases import BaseElementConverter
-from sluice.sink.contracts import StructType
+from sluice.sink.contracts import ElementConverter, StructType
 
 __all__ = ["SqsMessage", "SqsRowConverter"]
 
@@ -59,7 +58,7 @@ class SqsMessage(NamedTuple):
     attributes: Mapping[str, str] | None = None
 
 
-class SqsRowConverter(BaseElementConverter[SqsMessage]):
+class SqsRowConverter(ElementConverter[SqsMessage]):
     """Makes messages from rows. Columns with other names are not written.
 
     Args:

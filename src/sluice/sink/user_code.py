@@ -1,0 +1,133 @@
+"""The user's classes and functions: how they are imported, called, and completed with defaults."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from inspect import Parameter
+from typing import Any, Final
+
+from sluice.errors import SluiceError
+from sluice.options import matching
+from sluice.sink.contracts import Destination
+
+__all__ = [
+    "OBJECT",
+    "adopted",
+    "destination_name",
+    "load_object",
+    "not_run_by_a_call",
+    "run",
+    "takes_argument",
+]
+
+OBJECT: Final = matching("object", "package.module:Name", "[^:]+:[^:]+")
+"""What `load_object` imports."""
+
+_BY_POSITION: Final = (
+    Parameter.POSITIONAL_ONLY,
+    Parameter.POSITIONAL_OR_KEYWORD,
+    Parameter.VAR_POSITIONAL,
+)
+
+# The writer awaits the first two if they are methods of a `Destination`, and iterates over the others.
+_AWAITED: Final = ("submit", "close")
+_ITERATED: Final = ("convert", "unpacked", "prepare_commit")
+
+
+def load_object(name: str) -> Any:
+    """Imports the object that ``package.module:Name`` stands for; ``Name`` may have dots.
+
+    Raises:
+        ImportError: there is no such module.
+        AttributeError: the module has no such object.
+        ValueError: `name` has no module.
+        TypeError: the module's name is relative.
+    """
+    module, _, attributes = name.partition(":")
+    return functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
+
+
+def takes_argument(make: Any) -> bool:
+    """Whether a class or function that makes something is called with an argument, or without.
+
+    Arguments that only a keyword gives are left to their defaults.
+
+    Raises:
+        TypeError, ValueError: it cannot be called like this, or does not say what it takes.
+    """
+    signature = inspect.signature(make)
+    takes = any(parameter.kind in _BY_POSITION for parameter in signature.parameters.values())
+    signature.bind(*([None] if takes else []))
+    return takes
+
+
+def destination_name(destination: object) -> str:
+    """How messages call a destination, of either kind: its ``name``, else the name of its class."""
+    return str(getattr(destination, "name", "") or type(destination).__name__)
+
+
+def adopted(given: Any, base: type[Any]) -> Any:
+    """`given` itself if it inherits from `base`, else an object of `base` with the attributes of `given`.
+
+    Attributes that `given` lacks, or that are None, come from `base`.
+
+    Raises:
+        SluiceError: calling a method of `given` would not run it, so its rows would be lost without an error.
+    """
+    for name in vars(base):
+        own = inspect.getattr_static(given, name, None) if not name.startswith("_") else None
+        kind = not_run_by_a_call(getattr(own, "__func__", own))  # of a class method or a static one
+        allowed = _ITERATED if kind == "a generator" else _AWAITED if base is Destination else ()
+        if kind and name not in allowed:
+            raise SluiceError(
+                f"{type(given).__name__}.{name} is {kind}, and would not run: it has to be a plain method. "
+                "Allowed as async def are 'submit' and 'close' of a destination"
+            )
+    if isinstance(given, base):
+        return given
+
+    def attribute(self: object, name: str) -> Any:
+        try:
+            found = getattr(given, name)
+        except AttributeError:
+            # A required method must be reported as missing, and a property must show its own error.
+            if name in base.__abstractmethods__ or hasattr(type(given), name):
+                raise
+            found = None
+        return object.__getattribute__(self, name) if found is None else found
+
+    completed: Any = type(type(given).__name__, (base,), {"__getattribute__": attribute})
+    completed.__abstractmethods__ = frozenset()
+    return completed()
+
+
+def not_run_by_a_call(function: object) -> str:
+    """What a function is if a call of it runs none of its code: "async def" or "a generator"; else empty."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "async def"
+    return "a generator" if inspect.isgeneratorfunction(function) else ""
+
+
+def run(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Calls a synchronous method, and returns what it returned.
+
+    `adopted` refuses methods that are coroutine functions themselves. A plain one may call another one that
+    is, or be a decorator's.
+
+    Raises:
+        SluiceError: what it returned would have to be awaited or iterated over.
+    """
+    returned = method(*arguments, **named)
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # or Python warns that nobody has awaited it
+        owner = getattr(method, "__self__", None)
+        name = getattr(method, "__name__", "a method")
+        raise SluiceError(
+            f"{name if owner is None else f'{type(owner).__name__}.{name}'} returned a "
+            f"{type(returned).__name__}, so none of it has run: it has to do its work before it returns"
+        )
+    return returned
