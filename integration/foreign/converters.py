@@ -1,24 +1,13 @@
-"""An element converter, as docs/custom-destination.md has them: what OpenSearch's bulk API takes."""
+"""The element converter for the bulk API as docs/destinations.md prints it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 
-import msgspec
-import pyarrow as pa
+from integration.support.paths import ROOT
 
-__all__ = ["BulkConverter"]
+_PAGE = ROOT / "docs" / "destinations.md"
+_BLOCKS = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.DOTALL | re.MULTILINE)
+[_PRINTED] = [block for block in _BLOCKS if "class BulkConverter" in block]
 
-
-class BulkConverter:
-    """Makes an action and a document, on two lines, of columns ``id`` and ``body``."""
-
-    def open(self, schema: object) -> None:
-        """Nothing depends on the schema."""
-
-    def convert(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """The entries of a batch: a row that is written again replaces its document."""
-        ids, bodies = batch.column("id").to_pylist(), batch.column("body").to_pylist()
-        for number, body in zip(ids, bodies, strict=True):
-            action = msgspec.json.encode({"index": {"_id": str(number)}})
-            yield action + b"\n" + body.encode()
+exec(compile(_PRINTED, str(_PAGE), "exec"))  # noqa: S102

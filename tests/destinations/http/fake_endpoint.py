@@ -118,7 +118,12 @@ def write_all(
     config: AsyncSinkConfig = replace(setup.config, **(patient | dict(changes or {})))
     queue = None if letters is None else LocalDeadLetterQueue(letters, Origin("http"))
     writer = AsyncSinkWriter(
-        setup.destination, config, NoRateLimitingStrategy(), clock=fast_clock, dead_letters=queue
+        setup.destination,
+        config,
+        NoRateLimitingStrategy(),
+        clock=fast_clock,
+        dead_letters=queue,
+        converter=setup.new_converter(),
     )
     try:
         writer.write(batch)
