@@ -35,7 +35,7 @@ WARM = 0.1  # the share of the records that is the warm-up
 
 
 class Converter(ElementConverter[bytes]):
-    def open(self, schema: Any) -> None:
+    def open(self, schema: Any, _: object = None) -> None:
         pass
 
     def convert(self, batch: pa.RecordBatch) -> Iterator[bytes]:

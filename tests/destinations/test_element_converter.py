@@ -41,7 +41,7 @@ def rows(count: int = 3) -> pa.RecordBatch:
 class Lines:
     """Makes lines of rows; it needs no destination."""
 
-    def open(self, schema: Any) -> None:
+    def open(self, schema: Any, _: Any = None) -> None:
         if len(schema.fields) > 2:
             raise OptionError("two columns are enough")
 
@@ -101,7 +101,7 @@ def test_json_for_every_destination_that_takes_data(name: str) -> None:
 
     assert isinstance(setup.new_converter(), JsonConverter)
     with pytest.raises(OptionError, match="is required"):
-        own.open(SCHEMA)
+        own.open(SCHEMA, Origin("test"))
 
 
 @pytest.mark.parametrize("name", ["kinesis", "firehose", "sqs", "http"])
@@ -109,7 +109,7 @@ def test_an_entry_has_the_row_as_its_data(name: str) -> None:
     """In the destination's own kind of entry, with its size."""
     setup = read_async_sink(DESTINATIONS[name] | {"elementConverter": JSON})
     converter = setup.new_converter()
-    converter.open(SCHEMA)
+    converter.open(SCHEMA, Origin("test"))
     entries = list(converter.convert(rows(2)))
     data = [getattr(entry, "data", getattr(entry, "body", entry)) for entry in entries]
 

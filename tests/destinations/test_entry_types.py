@@ -27,7 +27,7 @@ KEY = {"id": {"S": "1"}}
 
 def write(service: str, entries: list[Any], respond: Any) -> FakeService:
     class Converter(ElementConverter[Any]):
-        def open(self, schema: Any) -> None: ...
+        def open(self, schema: Any, origin: Any) -> None: ...
 
         def convert(self, _batch: pa.RecordBatch) -> list[Any]:
             return entries

@@ -55,7 +55,7 @@ class FakeConverter(ElementConverter[str]):
         self.opened = 0
         self.converted = 0
 
-    def open(self, schema: object) -> None:
+    def open(self, schema: object, _: object = None) -> None:
         self.schema = schema
         self.opened += 1
 

@@ -16,7 +16,7 @@ from sluice import letterboxes
 from sluice.errors import CommitError, ServiceError
 from sluice.letterboxes import Letterbox
 from sluice.sink import CommittingDestination, Epoch, Origin, SinkFigures, SinkProgress
-from sluice.sink.epoch_end import end_epoch, needs_setup
+from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
 from sluice.sink.sink_setup import CommittingSinkSetup, ProgressListener
 from sluice.sink.task import TaskResult
 
@@ -220,6 +220,49 @@ def test_committables_of_all_tasks_are_committed_or_aborted() -> None:
         ("abort", Epoch("q", "r", 7), ["a", "b", "c"]),
         ("commit", Epoch(None, "w", None), ["a", "b", "c"]),
     ]
+
+
+class Counted:
+    """A committer, or a global one, that counts something."""
+
+    def __init__(self, **figures: float) -> None:
+        self.counted = figures
+
+    def figures(self) -> dict[str, float]:
+        return self.counted
+
+    def commit(self, _committables: Any) -> None: ...
+
+    def abort(self, _committables: Any) -> None: ...
+
+    def combine(self, committables: Any) -> Any:
+        return committables
+
+    def filter_recovered_committables(self, committables: Any) -> Any:
+        return committables
+
+
+@pytest.mark.parametrize(
+    ("outcome", "own"),
+    [
+        ("committed", {"parts": 5, "largest_max": 4, "manifests": 1}),
+        ("aborted", {"parts": 4, "largest_max": 4}),
+    ],
+)
+def test_figures_of_committers_are_those_of_the_epoch(outcome: Outcome, own: dict[str, float]) -> None:
+    """Beside those of the tasks, and by the same rules. An abort has no global committer."""
+
+    class Both(Recording):
+        def create_committer(self, epoch: Epoch) -> Any:  # noqa: ARG002 - the contract's
+            return Counted(parts=1, largest_max=3)
+
+        def create_global_committer(self, epoch: Epoch) -> Any:  # noqa: ARG002 - the contract's
+            return Counted(manifests=1, parts=1)
+
+    told: list[SinkProgress] = []
+    end_epoch(setup(Both(), told.append), outcome, [result(committables=["a"])], write_id="w", batch_id=7)
+
+    assert told[0].destination_figures == own
 
 
 def test_a_commit_that_fails_is_not_reported_as_a_commit(caplog: pytest.LogCaptureFixture) -> None:

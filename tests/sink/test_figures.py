@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import pickle
-from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
@@ -15,10 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sink_fakes import FakeDestination
 
-from sluice.sink import Destination, SinkFigures
-from sluice.sink.figures import OTHER, UNKNOWN, figures_of_destination
+from sluice.sink import SinkFigures
+from sluice.sink.figures import OTHER, UNKNOWN, own_figures
 from sluice.sink.histogram import RELATIVE_ERROR, Histogram
-from sluice.sink.user_code import adopted
 
 durations = st.one_of(
     st.floats(1e-6, 1e6), st.sampled_from([2.0**n for n in range(-19, 19)]), st.just(0.0), st.just(600.0)
@@ -233,30 +231,18 @@ class Counting(FakeDestination):
         return self.own
 
 
-def own_figures(destination: Any) -> dict[str, float]:
-    return figures_of_destination(adopted(destination, Destination), "fake")
-
-
 def test_a_destination_has_figures_of_its_own() -> None:
     """Numbers by name; what is no finite number would break JSON, and is left out."""
     given_ = {"files": 3, "seconds": 1.5, "no name": 2, "none": None, "nan": math.nan, "text": "x"}
 
-    assert own_figures(Counting(given_)) == {"files": 3, "seconds": 1.5, "no_name": 2}
-    assert len(own_figures(Counting({f"{n:04}": n for n in range(1000)}))) == 32
-
-
-def test_a_destination_needs_no_figures() -> None:
-    """Those that were written before have none, or an attribute of that name."""
-    older: Any = FakeDestination()
-    assert own_figures(older) == {}
-    older.figures = Counter(a=1)
-    assert own_figures(older) == {}
+    assert own_figures(Counting(given_), "fake") == {"files": 3, "seconds": 1.5, "no_name": 2}
+    assert len(own_figures(Counting({f"{n:04}": n for n in range(1000)}), "fake")) == 32
 
 
 @pytest.mark.parametrize("own", [OSError("no figures today"), None, [1, 2]])
 def test_figures_that_fail_fail_nothing(own: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Every record is delivered by then; the log says why there are none."""
     with caplog.at_level(logging.WARNING):
-        assert own_figures(Counting(own)) == {}
+        assert own_figures(Counting(own), "fake") == {}
 
     assert "fake: its own figures are left out" in caplog.text

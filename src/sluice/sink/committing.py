@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from sluice.errors import CommitError, SluiceError
 from sluice.retry import Backoff, Retrier
 from sluice.sink.contracts import Committer, CommittingDestination, Epoch, GlobalCommitter
+from sluice.sink.figures import SinkFigures, own_figures
 from sluice.sink.user_code import adopted, destination_name, run
 
 __all__ = ["EpochCommit", "is_committing", "other_content"]
@@ -51,6 +52,9 @@ def is_committing(destination: object) -> bool:
 class EpochCommit:
     """Commits or aborts one epoch of a two-phase destination. Closes each committer, whatever happens.
 
+    Attributes:
+        figures: of the committers that were closed, in `SinkFigures.destination`.
+
     Args:
         destination: creates the committers.
         epoch: None if no task has succeeded: then the driver does not know which epoch it is.
@@ -71,6 +75,7 @@ class EpochCommit:
         self._epoch = epoch
         self._retrier = retrier or Retrier()
         self._backoff = backoff
+        self.figures = SinkFigures()
 
     def commit(self, committables: Sequence[Any]) -> None:
         """Commits what the tasks of the epoch have written.
@@ -141,6 +146,7 @@ class EpochCommit:
         return committer
 
     def _close(self, committer: Committer[Any] | GlobalCommitter[Any, Any]) -> None:
+        self.figures.merge(SinkFigures(destination=own_figures(committer, self._name)))
         try:
             run(committer.close)
         except Exception as error:  # noqa: BLE001 - whether the epoch is committed is decided already

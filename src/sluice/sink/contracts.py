@@ -72,8 +72,14 @@ class ElementConverter(ABC, Generic[EntryT_co]):
     ignored_columns: Sequence[str] = ()
 
     @abstractmethod
-    def open(self, schema: StructType) -> None:
+    def open(self, schema: StructType, origin: Origin) -> None:
         """Checks the schema of the rows to come. Called once where the query starts, and once in every task.
+
+        A method without the parameter `origin` works, too.
+
+        Args:
+            schema: of the rows.
+            origin: the task. Where the query starts there is none: batch None, partition 0.
 
         Raises:
             OptionError: the destination cannot take such rows. The query fails before any row is written.
@@ -398,6 +404,10 @@ class SinkWriter(ABC, Generic[CommT_co]):
         If it raises after `prepare_commit`, the task fails, and `abort` is called after it.
         """
 
+    def figures(self) -> Mapping[str, float]:
+        """As `Destination.figures`. Called once, after `prepare_commit`."""
+        return {}
+
 
 class CommittingDestination(ABC, Generic[CommT_co]):
     """A destination that shows nothing of an epoch before all of it is written (two-phase, FLIP-143).
@@ -480,6 +490,10 @@ class Committer(ABC, Generic[CommT]):
         An exception is logged and fails nothing.
         """
 
+    def figures(self) -> Mapping[str, float]:
+        """As `Destination.figures`. Called once, before `close`; lost if the epoch was not committed."""
+        return {}
+
 
 class GlobalCommitter(ABC, Generic[CommT_contra, GlobalCommT]):
     """Commits an epoch as a whole (FLIP-143). Idempotent like `Committer`.
@@ -505,3 +519,7 @@ class GlobalCommitter(ABC, Generic[CommT_contra, GlobalCommT]):
 
     def close(self) -> None:
         """As `Committer.close`."""
+
+    def figures(self) -> Mapping[str, float]:
+        """As `Committer.figures`."""
+        return {}

@@ -14,11 +14,11 @@ import msgspec
 import pyarrow as pa
 
 from sluice.errors import InvalidRecordError, OptionError, SluiceError
-from sluice.sink.contracts import Destination, ElementConverter, StructType
+from sluice.sink.contracts import Destination, ElementConverter, Origin, StructType
 from sluice.sink.json_rows import JsonRows, unsupported_type
 from sluice.sink.plain_schema import PlainField, PlainSchema, PlainType
 from sluice.sink.same_names import same_names
-from sluice.sink.user_code import destination_name
+from sluice.sink.user_code import destination_name, open_converter
 
 __all__ = ["DataConverter", "JsonConverter"]
 
@@ -70,8 +70,7 @@ class DataConverter(ABC):
         known = getattr(own, "known_columns", None) or ()
         self._beside = frozenset(each.lower() for each in known) - {column.lower()}
 
-    @abstractmethod
-    def check(self, schema: StructType) -> None:
+    def check(self, schema: StructType) -> None:  # noqa: B027 - every column will do by default
         """Checks the columns that are to be serialized. Raises OptionError."""
 
     @abstractmethod
@@ -83,7 +82,7 @@ class DataConverter(ABC):
                 shown: it may hold the row's data.
         """
 
-    def open(self, schema: StructType) -> None:
+    def open(self, schema: StructType, origin: Origin | None = None) -> None:
         """Checks the columns, those beside the data as the destination does.
 
         Raises:
@@ -99,7 +98,8 @@ class DataConverter(ABC):
             raise OptionError(f"columns are there twice: {', '.join(twice)}")
         self.check(PlainSchema(rest))
         if self._own is not None:
-            self._own.open(PlainSchema([*beside, PlainField(self._data_column, PlainType("binary"))]))
+            own = PlainSchema([*beside, PlainField(self._data_column, PlainType("binary"))])
+            open_converter(self._own, own, origin or Origin(""))
 
     def convert(self, batch: pa.RecordBatch) -> Iterable[Any]:
         """The entries of a batch, in the order of its rows.

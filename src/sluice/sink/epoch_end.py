@@ -55,6 +55,7 @@ def end_epoch(
         CommitError: the epoch is not committed, or not everything of it is removed.
     """
     done = [result for result in results if result is not None]
+    figures = SinkFigures()
     if isinstance(setup, CommittingSinkSetup):
         epoch = _epoch(setup, done, write_id, batch_id)
         commit = EpochCommit(setup.destination, epoch, backoff=patient(setup.max_retry_duration))
@@ -63,8 +64,9 @@ def end_epoch(
             commit.commit(committables)
         else:
             commit.abort(committables)
+        figures = commit.figures
     try:
-        _tell_figures(setup, _sum(outcome, batch_id, done, failed_tasks=len(results) - len(done)))
+        _tell_figures(setup, _sum(figures, outcome, batch_id, done, failed_tasks=len(results) - len(done)))
     except Exception:  # noqa: BLE001 - the epoch has ended: an error here would make Spark abort it
         _log.exception("batch %s is %s; its figures are lost", batch_id, outcome)
 
@@ -95,10 +97,15 @@ def _epoch(
 
 
 def _sum(
-    outcome: Outcome, batch_id: int | None, done: Sequence[TaskResult], *, failed_tasks: int
+    figures: SinkFigures,
+    outcome: Outcome,
+    batch_id: int | None,
+    done: Sequence[TaskResult],
+    *,
+    failed_tasks: int,
 ) -> SinkProgress:
+    """The figures of the committers, and of all tasks."""
     rates = [result.rate for result in done if result.rate is not None]
-    figures = SinkFigures()
     for result in done:
         figures.merge(result.figures)
     return SinkProgress(

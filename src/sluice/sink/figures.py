@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sluice.sink.histogram import Histogram
 
-__all__ = ["OTHER", "UNKNOWN", "Occupancy", "SinkFigures", "figures_of_destination"]
+__all__ = ["OTHER", "UNKNOWN", "Occupancy", "SinkFigures", "own_figures"]
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,8 @@ class SinkFigures:
             had timed out (FLIP-171).
         in_flight: requests.
         buffered: entries that wait to be sent, or to be sent again.
-        destination: figures of the destination's own, see `Destination.figures`.
+        destination: own figures of the destination, its writers or its committers: see
+            `Destination.figures`.
     """
 
     records: int = 0
@@ -184,20 +185,17 @@ class SinkFigures:
 _COUNTERS: Final = tuple(each.name for each in fields(SinkFigures) if each.default == 0)
 
 
-def figures_of_destination(destination: Any, name: str) -> dict[str, float]:
-    """What `figures` of a destination returns, as far as it is names and finite numbers.
+def own_figures(owner: Any, name: str) -> dict[str, float]:
+    """The names and finite numbers that `figures` of a destination, a writer or a committer returns.
 
     Args:
-        destination: with the defaults of `Destination`.
-        name: for messages.
+        owner: an object of one of the contracts.
+        name: the destination's, for messages.
     """
-    # A destination that was written before there was such a method may have an attribute with its name.
-    if not callable(destination.figures):
-        return {}
     try:
         found = {
             _name(str(key)): value
-            for key, value in destination.figures().items()
+            for key, value in owner.figures().items()
             if isinstance(value, int | float) and math.isfinite(value)
         }
     except Exception:  # noqa: BLE001 - every record is delivered, whatever the figures are

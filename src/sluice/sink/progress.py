@@ -36,7 +36,8 @@ class SinkProgress:
         in_flight_mean: requests that a task had in flight, the mean over time and tasks.
         buffered_peak, buffered_mean: of the entries that wait to be sent, or to be sent again.
         refused_by_code: `refused` by the code of the error.
-        destination_figures: figures of the destination's own, see `Destination.figures`.
+        destination_figures: own figures of the destination, its writers and its committers: see
+            `Destination.figures`.
     """
 
     outcome: str

@@ -25,12 +25,12 @@ from sluice.sink.contracts import (
     SinkWriter,
     StructType,
 )
-from sluice.sink.figures import SinkFigures
+from sluice.sink.figures import SinkFigures, own_figures
 from sluice.sink.progress import as_line
 from sluice.sink.request_loop import close_destination
 from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.unknown_columns import unknown_columns_problem
-from sluice.sink.user_code import adopted, destination_name, run
+from sluice.sink.user_code import adopted, destination_name, open_converter, run
 from sluice.sink.writer import AsyncSinkWriter
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class TaskResult:
 
     Attributes:
         origin: the task.
-        figures: of its writer. A two-phase destination has records and bytes only.
+        figures: of its writer. A two-phase destination has records, bytes and its own figures.
         duration: seconds from the first row to the last acknowledgement.
         limit: entries (for `kinesis` with ``aggregate=true``: aggregates) that the rate limiting strategy
             lets be in flight now; None if it has no number for it.
@@ -85,7 +85,7 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
         adopted(setup.create_strategy(), RateLimitingStrategy)
         converter = adopted(setup.new_converter(), ElementConverter)
         try:
-            run(converter.open, schema)
+            open_converter(converter, schema, origin)
         except OptionError as error:
             # A required column is often missing because its name is misspelt: one error says both.
             _refuse_unknown_columns(setup, schema, converter, error)
@@ -164,7 +164,7 @@ def _deliver(
         )
         destination.pop_all()  # from here on the writer closes it
         with _figures_of_a_failure(writer, origin), _closing(writer, origin):
-            writer.open(schema)
+            writer.open(schema, origin)
             for batch in batches:
                 writer.write(batch)
             writer.flush()
@@ -274,7 +274,11 @@ def _prepare(  # noqa: PLR0913, PLR0917 - as above
             records += batch.num_rows
         committables = _checked_committables(call(writer.prepare_commit), origin)
         _check_transport(committables, transport, origin)
-        figures = SinkFigures(records=records, bytes=_checked_bytes(writer.bytes, origin))
+        figures = SinkFigures(
+            records=records,
+            bytes=_checked_bytes(writer.bytes, origin),
+            destination=own_figures(writer, origin.destination),
+        )
     except BaseException:
         _abort(writer, origin)
         _close_after_failure(writer, origin)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sluice.errors import SluiceError
 from sluice.options import matching
-from sluice.sink.contracts import Destination
+from sluice.sink.contracts import Destination, ElementConverter, Origin, StructType
 
 __all__ = [
     "OBJECT",
@@ -19,6 +19,7 @@ __all__ = [
     "destination_name",
     "load_object",
     "not_run_by_a_call",
+    "open_converter",
     "run",
     "takes_argument",
 ]
@@ -62,6 +63,16 @@ def takes_argument(make: Any) -> bool:
     takes = any(parameter.kind in _BY_POSITION for parameter in signature.parameters.values())
     signature.bind(*([None] if takes else []))
     return takes
+
+
+def open_converter(converter: ElementConverter[Any], schema: StructType, origin: Origin) -> None:
+    """Opens a converter; with the schema alone if its `open` takes no `origin`."""
+    second = list(inspect.signature(converter.open).parameters.values())[1:2]
+    takes_origin = any(
+        each.kind in _BY_POSITION[:2] and (each.name == "origin" or each.default is Parameter.empty)
+        for each in second
+    )
+    run(converter.open, schema, *([origin] if takes_origin else []))
 
 
 def destination_name(destination: object) -> str:

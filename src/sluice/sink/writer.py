@@ -21,6 +21,7 @@ from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
     Destination,
     ElementConverter,
+    Origin,
     RateLimitingStrategy,
     StructType,
 )
@@ -28,13 +29,13 @@ from sluice.sink.converter_mistakes import checked_entries
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue, dead_letter_of_entry, dead_letter_of_row
 from sluice.sink.entry_sizes import EntrySizes
 from sluice.sink.entry_taker import EntryTaker, TakenEntries, measured
-from sluice.sink.figures import SinkFigures, figures_of_destination
+from sluice.sink.figures import SinkFigures, own_figures
 from sluice.sink.mailbox import Mailbox
 from sluice.sink.request_loop import RequestLoop, close_destination
 from sluice.sink.request_threads import RequestThreads
 from sluice.sink.scheduler import Request, SinkScheduler
 from sluice.sink.submitting import Answer, Submitter
-from sluice.sink.user_code import adopted, destination_name, run
+from sluice.sink.user_code import adopted, destination_name, open_converter
 from sluice.sink.valid_rows import ValidRows
 
 if TYPE_CHECKING:
@@ -142,18 +143,22 @@ class AsyncSinkWriter(Generic[EntryT]):
     def figures(self) -> SinkFigures:
         """What the writer has done so far; exact after `flush`, and with the destination's own figures."""
         figures = self._scheduler.snapshot()
-        figures.destination = figures_of_destination(self._destination, self.name)
+        figures.destination = own_figures(self._destination, self.name)
         return figures
 
-    def open(self, schema: StructType) -> None:
-        """Passes the schema of the rows to the converter; called before the first `write`, or not at all.
+    def open(self, schema: StructType, origin: Origin | None = None) -> None:
+        """Opens the converter; called before the first `write`, or not at all.
 
         Without it, the first `write` opens the converter, with the schema of its rows.
+
+        Args:
+            schema: of the rows.
+            origin: the task, for the converter; None: it learns the destination's name alone.
 
         Raises:
             OptionError: the destination cannot take such rows.
         """
-        run(self._converter.open, schema)
+        open_converter(self._converter, schema, origin or Origin(self.name))
         self._opened = True
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -17,7 +17,7 @@ from sluice.destinations.dynamodb.values import (
     unsupported_type,
 )
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink.contracts import ElementConverter, StructType
+from sluice.sink.contracts import ElementConverter, Origin, StructType
 
 __all__ = ["DynamoDbRowConverter", "DynamoDbWrite"]
 
@@ -76,7 +76,7 @@ class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
         self._keys = tuple(key_columns)
         self._operation = operation_column
 
-    def open(self, schema: StructType) -> None:
+    def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
         """Checks the columns.
 
         Raises:

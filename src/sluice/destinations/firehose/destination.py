@@ -27,7 +27,7 @@ from sluice.destinations.common.entry_types import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.options import Option, OptionValues, matching
 from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import ElementConverter, StructType, SubmitResult
+from sluice.sink.contracts import ElementConverter, Origin, StructType, SubmitResult
 
 __all__ = ["FirehoseDestination", "FirehoseRowConverter"]
 
@@ -50,7 +50,7 @@ class FirehoseRowConverter(ElementConverter[bytes]):
     data_column = _DATA.name
     known_columns = (_DATA.name,)
 
-    def open(self, schema: StructType) -> None:
+    def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
         """Checks the columns.
 
         Raises:

@@ -16,7 +16,7 @@ from sluice.destinations.common.columns import (
     invalid_row,
     required_column,
 )
-from sluice.sink.contracts import ElementConverter, StructType
+from sluice.sink.contracts import ElementConverter, Origin, StructType
 
 __all__ = ["HttpRowConverter"]
 
@@ -40,7 +40,7 @@ class HttpRowConverter(ElementConverter[bytes]):
     def __init__(self, *, lines: bool) -> None:
         self._lines = lines
 
-    def open(self, schema: StructType) -> None:
+    def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
         """Checks the columns.
 
         Raises:

@@ -21,7 +21,7 @@ from sluice.destinations.common.columns import (
     python_values,
     required_column,
 )
-from sluice.sink.contracts import ElementConverter, StructType
+from sluice.sink.contracts import ElementConverter, Origin, StructType
 
 __all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
 
@@ -78,7 +78,7 @@ class KinesisRowConverter(ElementConverter[KinesisEntry]):
         "shardId",
     )
 
-    def open(self, schema: StructType) -> None:
+    def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
         """Checks the columns.
 
         Raises:

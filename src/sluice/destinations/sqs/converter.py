@@ -23,7 +23,7 @@ from sluice.destinations.common.columns import (
     required_column,
 )
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink.contracts import ElementConverter, StructType
+from sluice.sink.contracts import ElementConverter, Origin, StructType
 
 __all__ = ["SqsMessage", "SqsRowConverter"]
 
@@ -72,7 +72,7 @@ class SqsRowConverter(ElementConverter[SqsMessage]):
     def __init__(self, *, fifo: bool) -> None:
         self._fifo = fifo
 
-    def open(self, schema: StructType) -> None:
+    def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
         """Checks the columns.
 
         Raises:
