@@ -86,8 +86,8 @@ def test_a_batch_write(
 def test_a_stream(
     make_spark: Callable[..., SparkSession], directory: Path, tmp_path: Path, checkpoint: str
 ) -> None:
-    """The rate holds from one micro-batch to the next, with one server. When it is killed, tasks go on more
-    slowly, and the next micro-batch has another server. Nothing is left when the Spark context ends.
+    """The rate holds from one micro-batch to the next, with one server. When that is killed, nothing is sent,
+    and the query fails. Started again, it has another server, and goes on where it was.
     """
     spark = make_spark(master="local[4]")
     rate, burst = 200, 50
@@ -103,29 +103,46 @@ def test_a_stream(
     def stored() -> int:
         return sum(entries for _, entries, _ in requests_noted(directory))
 
+    def start() -> Any:
+        return (
+            spark.readStream.text(str(source))
+            .repartition(4)
+            .writeStream.format("async-sink")
+            .options(**options(directory, rate, burst, maxRetryDuration="10s"))
+            .option("checkpointLocation", checkpoint)
+            .start()
+        )
+
     add(600)
-    query: Any = (
-        spark.readStream.text(str(source))
-        .repartition(4)
-        .writeStream.format("async-sink")
-        .options(**options(directory, rate, burst))
-        .option("checkpointLocation", checkpoint)
-        .start()
-    )
+    query = start()
     wait_until(lambda: stored() == 600, "the first rows")
     (first,) = query_servers()
     add(1200)
     wait_until(lambda: stored() >= 900, "some more rows")
     assert query_servers() == [first]
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: stored() == 1800, "the rest of them")
-    add(400)
-    wait_until(lambda: stored() == 2200, "the last rows")
+    time.sleep(2.0)  # for what is on its way
+    sent = stored()
+    wait_until(query.exception, "the query to fail")
+    assert "tokenBucketAddress" in str(query.exception())
+    assert stored() == sent < 1800
+    query = start()
+    query.processAllAvailable()
+    assert stored() >= 1800
     assert len([each for each in query_servers() if is_alive(each)]) == 1
-    assert query.exception() is None
     query.stop()
 
     check_rate([(at, entries) for at, entries, _ in requests_noted(directory)], rate, burst)
+
+
+def test_a_query_whose_server_cannot_start(make_spark: Callable[..., SparkSession], directory: Path) -> None:
+    """It fails at its start, and says why."""
+    spark = make_spark(master="local[4]")
+    write = rows(spark, 10, 2).write.format("async-sink").mode("append")
+    write.options(**options(directory, 10, 10, tokenBucketAddress="192.0.2.1"))
+    with pytest.raises(Exception, match=r"tokenBucketAddress must be an address of the driver host"):
+        write.save()
+    assert not requests_noted(directory)
 
 
 def test_all_writes_of_foreach_batch_have_one_server(

@@ -18,28 +18,15 @@ import pytest
 
 from integration.support.servers import held_port
 from sluice.channels.channel import Address, connect
+from sluice.errors import SluiceError
 from sluice.query_server import launch
-from sluice.query_server.connection import TcpServerConnection
-from sluice.query_server.launch import (
-    ServerSettings,
-    find_or_start,
-    rendezvous_directory,
-)
-from sluice.query_server.protocol import (
-    AcquireTokens,
-    FromServer,
-    Granted,
-    Join,
-    Members,
-    TokensUsed,
-    encode,
-)
-from sluice.query_server.rendezvous import Rendezvous
+from sluice.query_server.launch import find_or_start
+from sluice.query_server.protocol import AcquireTokens, FromServer, Granted, Join, TokensUsed, encode
 from sluice.query_server.server import QueryServer
-from sluice.query_server.service import BucketService
+from sluice.sink.shared_bucket.connection import ServerConnection
 
-SOON = 30.0
-SETTINGS = ServerSettings(100.0, 50.0, "127.0.0.1")
+SOON = 60.0
+HOST = "127.0.0.1"
 
 
 def until(condition: Callable[[], object], seconds: float = SOON) -> None:
@@ -52,7 +39,7 @@ def until(condition: Callable[[], object], seconds: float = SOON) -> None:
 @pytest.fixture
 def address() -> Iterator[Address]:
     """Of a server in a thread."""
-    server = QueryServer(BucketService(100.0, 50.0, time.monotonic()), "127.0.0.1")
+    server = QueryServer(HOST)
     over = threading.Event()
     thread = threading.Thread(target=server.run, args=(lambda _: over.is_set(),))
     thread.start()
@@ -63,11 +50,11 @@ def address() -> Iterator[Address]:
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where rendezvous files are, for this test alone. Servers of a slow machine have time to answer."""
+    """Where servers' addresses are, for this test alone. Servers of a slow machine have time to answer."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(launch, "_ANSWER_TIMEOUT", SOON)
     monkeypatch.setattr(launch, "_START_TIMEOUT", 120.0)
-    return rendezvous_directory()
+    return tmp_path / f"sluice-{os.getuid()}"
 
 
 @pytest.fixture
@@ -78,15 +65,16 @@ def owner() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def receive(connection: TcpServerConnection, kind: type[FromServer]) -> FromServer:
-    found: list[FromServer] = []
-
-    def has_come() -> bool:
-        found.extend(each for each in connection.receive() if isinstance(each, kind))
-        return bool(found)
-
-    until(has_come)
-    return found[0]
+def take_tokens(address: Address, tokens: float) -> ServerConnection:
+    """Connects, joins, asks, and returns when the tokens have come; nothing blocks."""
+    connection = ServerConnection(address)
+    until(connection.connect)
+    connection.send(Join("q", 100.0, 50.0, starts_full=True))
+    connection.send(AcquireTokens(tokens))
+    heard: list[FromServer] = []
+    until(lambda: heard.extend(connection.receive()) or Granted(tokens) in heard)  # type: ignore[func-returns-value]
+    connection.send(TokensUsed(tokens))
+    return connection
 
 
 def is_gone(address: Address) -> bool:
@@ -98,28 +86,18 @@ def is_gone(address: Address) -> bool:
 
 
 def test_a_task_gets_tokens(address: Address) -> None:
-    """Connecting, joining, asking; nothing blocks."""
-    connection = TcpServerConnection(address)
-    until(connection.connect)
-    connection.send(Join("q", "", "1", True))
-    assert receive(connection, Members) == Members(1)
-    connection.send(AcquireTokens(10.0))
-    granted = receive(connection, Granted)
-    assert isinstance(granted, Granted)
-    assert granted.tokens == 10.0
-    connection.send(TokensUsed(10.0))
+    connection = take_tokens(address, 10.0)
     connection.close()
     assert not connection.connect()
 
 
 def test_a_stranger_gets_nothing(address: Address) -> None:
     """Without the secret the connection is closed, and tasks are served as before."""
-    stranger = Address(address.host, address.port, b"x" * 32, address.start)
-    connection = TcpServerConnection(stranger)
+    connection = ServerConnection(Address(address.host, address.port, b"x" * 32, address.start))
     connection.connect()
     until(lambda: connection.problem)
     assert not connection.connect()
-    test_a_task_gets_tokens(address)
+    take_tokens(address, 10.0).close()
 
 
 def test_a_task_that_talks_nonsense_stops_nobody(address: Address) -> None:
@@ -131,7 +109,7 @@ def test_a_task_that_talks_nonsense_stops_nobody(address: Address) -> None:
     half = connect(address, timeout=SOON)
     half._socket.sendall(b"\0\0\0")
     try:
-        test_a_task_gets_tokens(address)
+        take_tokens(address, 10.0).close()
     finally:
         half.close()
 
@@ -140,7 +118,7 @@ def test_a_connection_says_why_it_is_not_there() -> None:
     """Nothing listens there; it tries again after a pause only."""
     now = [0.0]
     with held_port() as port:
-        connection = TcpServerConnection(Address("127.0.0.1", port, b"s" * 32, b"s"), lambda: now[0])
+        connection = ServerConnection(Address(HOST, port, b"s" * 32, b"s"), lambda: now[0])
         assert not connection.connect()
         until(lambda: connection.problem)
         assert str(port) in connection.problem
@@ -150,21 +128,21 @@ def test_a_connection_says_why_it_is_not_there() -> None:
 
 
 def test_a_server_is_found_again(directory: Path, owner: subprocess.Popen[bytes]) -> None:
-    """By each writer of the query; not by those with other options. It ends with its owner, killed, and
-    leaves nothing.
+    """By all writers of a Spark application. When that has ended, it serves the tasks that are connected, and
+    ends some time after they have gone.
     """
-    first = find_or_start(SETTINGS, {"a": "1"}, owner=owner.pid)
-    assert first is not None
-    assert find_or_start(SETTINGS, {"a": "1"}, owner=owner.pid) == first
-    other = find_or_start(SETTINGS, {"a": "2"}, owner=owner.pid)
-    assert other is not None
-    assert other.port != first.port
+    address = find_or_start(HOST, owner=owner.pid)
+    assert find_or_start(HOST, owner=owner.pid) == address
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o600}
+    connection = take_tokens(address, 10.0)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    until(lambda: is_gone(first) and is_gone(other))
-    until(lambda: not directory.exists())
+    time.sleep(12.0)  # longer than it lingers
+    take_tokens(address, 10.0).close()
+    connection.close()
+    until(lambda: is_gone(address))
+    until(lambda: not list(directory.iterdir()))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -174,45 +152,34 @@ def test_a_server_that_is_gone_or_silent_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
 ) -> None:
-    """By the next writer. One that comes back ends, as it is not found any more."""
-    first = find_or_start(SETTINGS, {}, owner=owner.pid)
-    assert first is not None
+    """By the next writer. One that was silent serves its tasks again, and is not found any more."""
+    first = find_or_start(HOST, owner=owner.pid)
     process = launch._started[-1]
     os.kill(process.pid, number)
     monkeypatch.setattr(launch, "_ANSWER_TIMEOUT", 3.0)
-    second = find_or_start(SETTINGS, {}, owner=owner.pid)
-    assert second is not None
+    second = find_or_start(HOST, owner=owner.pid)
     assert second != first
-    if process.poll() is None:
+    if number == signal.SIGSTOP:
         process.send_signal(signal.SIGCONT)
-        process.wait(SOON)
-    assert Rendezvous(next(directory.iterdir())).read() == second
+        take_tokens(first, 10.0).close()
+        process.terminate()
+    process.wait(SOON)
+    monkeypatch.setattr(launch, "_ANSWER_TIMEOUT", SOON)
+    assert find_or_start(HOST, owner=owner.pid) == second
+    assert len(list(directory.iterdir())) == 1
 
 
-def test_what_a_killed_server_has_left_is_removed(directory: Path, owner: subprocess.Popen[bytes]) -> None:
-    """By the next one that starts, of any query."""
-    directory.mkdir(mode=0o700)
-    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
-        dead.wait()
-    (directory / f"{dead.pid}-abc").touch()
-    assert find_or_start(SETTINGS, {}, owner=owner.pid) is not None
-    assert [path.name.partition("-")[0] for path in directory.iterdir()] == [str(owner.pid)]
-
-
-def test_a_directory_of_others_is_not_used(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The secret would be theirs. The query goes on without a server, and a warning says so."""
+def test_a_directory_of_others_is_not_used(directory: Path) -> None:
+    """The secret would be theirs. The query fails at its start."""
     directory.mkdir()
     directory.chmod(0o777)
-    assert find_or_start(SETTINGS, {}) is None
-    assert "not a directory of this user alone" in caplog.text
+    with pytest.raises(SluiceError, match="not a directory of this user alone"):
+        find_or_start(HOST)
     assert not list(directory.iterdir())
 
 
-def test_an_address_that_is_not_ours(
-    directory: Path, owner: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The query goes on without a server, and a warning names the option."""
-    elsewhere = ServerSettings(1.0, 1.0, "192.0.2.1")
-    assert find_or_start(elsewhere, {}, owner=owner.pid) is None
-    assert "tokenBucketAddress" in caplog.text
+def test_an_address_that_is_not_ours(directory: Path, owner: subprocess.Popen[bytes]) -> None:
+    """The query fails at its start, and the error names the option."""
+    with pytest.raises(SluiceError, match=r"192\.0\.2\.1: .*ssign.*tokenBucketAddress"):
+        find_or_start("192.0.2.1", owner=owner.pid)
     assert not list(directory.iterdir())

@@ -85,7 +85,10 @@ LAYERS = (
     ),
     # A writer without Spark has rows of Arrow, and converters that may expect PySpark's schema.
     Layer(("sluice.sink.arrow_schema",), ("sluice.sink",), ("pyspark",)),
-    Layer(("sluice.sink",), (*BASE, "sluice.channels", "sluice.query_server", "sluice.sink")),
+    # The client of the query server; `sink_setup` hands it the server's address.
+    Layer(("sluice.sink.shared_bucket",), (*BASE, "sluice.channels", "sluice.query_server", "sluice.sink")),
+    Layer(("sluice.sink.sink_setup",), (*BASE, "sluice.channels", "sluice.sink")),
+    Layer(("sluice.sink",), (*BASE, "sluice.sink")),
     Layer(KINESIS_BASE, (*BELOW_KINESIS, *KINESIS_BASE), SDK),
     Layer((SUBSCRIPTIONS,), (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS), SDK),
     Layer(SHARED_BY_SIDES, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES)),
@@ -256,6 +259,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.channels.channel", "from sluice.sink.contracts import Destination"),
         ("sluice.source.planner", "from sluice.channels.channel import Channel"),
         ("sluice.sink.writer", "from sluice.kinesis.fanout.link import Link"),
+        ("sluice.sink.token_bucket", "from sluice.query_server.bucket import HOLD_TIME"),
         ("sluice.query_server.bucket", "from sluice.sink.contracts import RequestInfo"),
         ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
         ("sluice.kinesis.client", "import sluice.spark.source"),

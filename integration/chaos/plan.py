@@ -58,7 +58,6 @@ _TRACKS: Final[Mapping[str, tuple[float, tuple[Kind, ...]]]] = {
             Kind("kill driver", ends="driver", rest=20.0),
             Kind("kill planner", ends="query", error=_WORKER_GONE, rest=4.0),
             Kind("kill agent"),
-            Kind("kill query server"),
             Kind("kill worker", ends="query", error=_WORKER_GONE),
             # There is a daemon for reading and one for writing, each with workers that wait. Spark learns of
             # each by a failure.

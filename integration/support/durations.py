@@ -23,7 +23,7 @@ _SECONDS = {
     "integration/test_fan_out_silence.py": 60,
     "integration/test_sink_kills.py": 50,
     "integration/test_on_time.py": 60,
-    "integration/test_query_bucket.py": 60,
+    "integration/test_query_bucket.py": 90,
     "integration/test_recorded_checkpoints.py": 35,
     "integration/test_dashboard.py": 45,
     "integration/test_monitoring.py": 25,
@@ -42,7 +42,7 @@ _SECONDS = {
     "integration/test_model.py": 5,
     "integration/test_chaos.py": 10,
     "integration/test_servers.py": 10,
-    "integration/test_query_server.py": 8,
+    "integration/test_query_server.py": 30,
     "integration/test_aggregation.py": 8,
     "integration/test_sink_failures.py": 6,
 }

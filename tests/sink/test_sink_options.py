@@ -22,11 +22,11 @@ from sluice.sink import (
     TokenBucketRateLimitingStrategy,
 )
 from sluice.sink.options import SINK_OPTIONS, config_from_options, load_progress_listener
-from sluice.sink.query_bucket_strategy import QueryBucketConfig
 from sluice.sink.rate_limiting_options import (
-    query_bucket_from_options,
+    shared_bucket_from_options,
     strategy_from_options,
 )
+from sluice.sink.shared_bucket.strategy import SharedBucketConfig, sink_of
 from sluice.sink.strategy_cache import StrategyCache
 
 BUCKET = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "7"}
@@ -259,13 +259,15 @@ def test_a_token_bucket_counts_what_it_is_told(
 
 
 def test_tasks_share_a_bucket_only_where_they_are_told() -> None:
-    """With the scope of the query; then its server is told rate, burst and address."""
-    assert query_bucket_from_options(read(**BUCKET)) is None
-    assert query_bucket_from_options(read()) is None
-    shared = query_bucket_from_options(
-        read(**BUCKET, tokenBucketScope="query", tokenBucketUnit="Bytes", tokenBucketAddress="10.0.0.1")
-    )
-    assert shared == QueryBucketConfig(rate=5.0, burst=7, unit="bytes", address="10.0.0.1")
+    """With the scope of the query. Sinks with other options have another bucket."""
+    assert shared_bucket_from_options(read(**BUCKET), BUCKET) is None
+    assert shared_bucket_from_options(read(), {}) is None
+    given = {**BUCKET, "tokenBucketScope": "query", "tokenBucketUnit": "Bytes", "tokenBucketAddress": "::1"}
+    shared = shared_bucket_from_options(read(**given), given)
+    other = shared_bucket_from_options(read(**given), given | {"url": "http://secret@other"})
+    assert shared == SharedBucketConfig(rate=5.0, burst=7, unit="bytes", address="::1", sink=sink_of(given))
+    assert other != shared
+    assert "secret" not in str(other)
 
 
 @pytest.mark.parametrize("name", ["no.such.module:Name", f"{__name__}:Nowhere", ":Name", ".module:Name"])

@@ -30,7 +30,6 @@ from pyspark.sql.types import (
 from sluice.channels.channel import Address
 from sluice.errors import OptionError
 from sluice.kinesis.source import SCHEMA as SOURCE_SCHEMA
-from sluice.query_server.launch import ServerSettings
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.strategy_cache import strategy_cache
 from sluice.spark import sink_writer
@@ -412,13 +411,13 @@ def test_a_shim_that_cannot_load_does_without_its_format() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_of_a_shared_bucket_starts_with_the_first_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the writer is sent to them, once. Spark also makes writers to commit with, which need none."""
     started: list[object] = []
     address = Address("127.0.0.1", 9, b"secret", b"start")
 
-    def start(settings: object, options: object) -> Address:
-        started.append((settings, options))
+    def start(host: str) -> Address:
+        started.append(host)
         return address
 
     monkeypatch.setattr(sink_writer, "find_or_start", start)
@@ -433,7 +432,7 @@ def test_the_server_of_a_query_bucket_starts_with_the_first_tasks(monkeypatch: p
         writer = kind(options, SCHEMA, overwrite=False)
         assert not started
         copies = [pickle.loads(pickle.dumps(writer)) for _ in range(2)]
-        assert started == [(ServerSettings(5.0, 3, "127.0.0.1"), options)]
+        assert started == ["127.0.0.1"]
         assert [copy._query_server for copy in copies] == [address, address]
         assert b"secret" not in repr(vars(copies[0])).encode()
         started.clear()

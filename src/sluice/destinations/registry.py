@@ -38,7 +38,7 @@ from sluice.sink.options import (
     config_from_options,
     load_progress_listener,
 )
-from sluice.sink.rate_limiting_options import query_bucket_from_options, strategy_from_options
+from sluice.sink.rate_limiting_options import shared_bucket_from_options, strategy_from_options
 from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup, ProgressListener, SinkSetup
 from sluice.sink.user_code import load_object
 
@@ -221,7 +221,7 @@ def _async_setup(
         config=config,
         create_strategy=lambda: create_strategy(config),
         strategy_cache_key=frozenset(options.items()),
-        query_bucket=query_bucket_from_options(values),
+        shared_bucket=shared_bucket_from_options(values, options),
         dead_letters=_dead_letters(values, connection, found.OPTIONS),
         load_listener=_load_listener(values.get(PROGRESS_LISTENER)),
         ignores_unknown_columns=values.require(UNKNOWN_COLUMNS) == "ignore",

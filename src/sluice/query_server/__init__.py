@@ -1,8 +1,6 @@
-"""The query server: a process beside the driver, that holds a query's token bucket.
+"""The query server: a process on the driver host that holds token buckets.
 
-All tasks of the query take from it (`tokenBucketScope=query`). The sink uses it; nothing here knows the sink.
-
-The first writer of a query starts it, and later ones find it again: `launch`, `rendezvous`. Tasks talk to it
-over TCP: `connection`, `protocol`. `server` has the sockets. What it answers is decided without IO, in
-`service` and `bucket`.
+With `tokenBucketScope=query`, all tasks of a query take their tokens from one bucket. One server holds the
+buckets of all queries of a Spark application. `launch` finds or starts it, `server` has the sockets, `bucket`
+decides without IO, and `protocol` has the messages. The client is `sluice.sink.shared_bucket`.
 """

@@ -1,9 +1,9 @@
-"""What a query's tasks get from their common bucket. No clock, no IO: every method is told the time.
+"""What the query server grants its tasks. No clock, no IO: methods are told the time in monotonic seconds.
 
-One rule holds in every window of time: no more than ``rate * seconds + burst`` tokens are used, whichever
-tasks die, are late or lose their connection. So a token that a task holds counts as one in the bucket until
-the task has said that it used it: with those that tasks hold, the bucket has `burst` at most. When a task
-dies, what it holds counts as used.
+In every span of time, the tasks of a bucket use at most ``rate * seconds + burst`` tokens, whichever of them
+die, are late or lose their connection. So granted tokens count as tokens of the bucket until the task says
+that it has used them, or cannot use them any more: together they are never more than `burst`. A task gives
+back what it holds when it asks for more. If it dies or stands still, what it holds counts as used.
 """
 
 from __future__ import annotations
@@ -12,209 +12,161 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-__all__ = ["HOLD_TIME", "LEASE_TIME", "LONGEST_STEP", "ROUNDING", "SHARE_TIME", "Grant", "QueryBucket"]
+from sluice.query_server.protocol import (
+    AcquireTokens,
+    FromServer,
+    Granted,
+    Join,
+    Ping,
+    Pong,
+    Queued,
+    TokensUsed,
+    ToServer,
+)
+
+__all__ = ["HOLD_TIME", "LEASE_TIME", "BucketService", "Outgoing"]
 
 HOLD_TIME: Final = 1.0
 """Seconds for which a task may use granted tokens."""
 LEASE_TIME: Final = 5.0
-"""Seconds after a grant at which the bucket takes unused tokens back. Longer than `HOLD_TIME` plus a task's
-`ANSWER_TIMEOUT`, so that no token is used twice."""
-LONGEST_STEP: Final = 1.5
-"""Seconds for which the bucket fills at most between two calls. The server calls it twice a second. After a
-longer pause the server was suspended, and its tasks have sent without it meanwhile."""
-SHARE_TIME: Final = 60.0
-"""Seconds for which the bucket keeps a disconnected task's fallback share for it. A task that can reach the
-server is back within 35 s."""
-# A task that uses its fallback share tries to connect every 5 s, for 5 s at most. If it has not tried for
-# longer, it sends nothing until it has (see `QueryBucketStrategy`). So it is back within 20 s, or 15 s later
-# if an attempt fails. Seconds in which the server is suspended do not count, because nobody can connect. Only
-# a task whose attempts fail for a minute, while the server serves others, sends on top of what they send; so
-# does a task that has never reached the server.
+"""Seconds after a grant at which unused tokens count as used. Longer than `HOLD_TIME` and a task's
+`ANSWER_TIMEOUT` together: by then no task uses them."""
+_FORGET_AFTER: Final = 120.0
+"""Seconds without a task after which a full bucket is dropped. Nobody says that a query has ended."""
+_REPORT_INTERVAL: Final = 0.5
+"""Seconds between two messages to a task that waits. They show that the server is alive."""
 
-ROUNDING: Final = 1e-6
-"""Tokens are sums of fractions. Nobody waits for less than this."""
-_LEASE_SECONDS: Final = 0.02
-"""A task is granted more than it asked for, if there is enough: its share of the tokens of this many seconds.
-It saves round trips if requests are many and small."""
-_LARGEST_LEASE: Final = 0.25
-"""Part of the burst that all tasks together may be granted beyond what they asked for."""
+Outgoing = tuple[int, FromServer]
+"""A message, and the connection that it is for."""
 
 
-class Grant(NamedTuple):
-    """Tokens for a task."""
+@dataclass(slots=True)
+class _Lease:
+    """What a task holds, and when it was granted."""
 
-    task: str
     tokens: float
+    granted_at: float
 
 
-@dataclass(slots=True)
-class _FallbackShare:
-    """What a disconnected task takes of rate and burst."""
+class _Bucket:
+    """The tokens of one query. Tasks are told apart by their connections."""
 
-    part: float
-    seconds_left: float = SHARE_TIME
+    def __init__(self, settings: Join, now: float) -> None:
+        self._rate = settings.rate
+        self._burst = settings.burst
+        # Negative after a request for more than the burst.
+        self._level = settings.burst if settings.starts_full else 0.0
+        self._counted_at = self.used_at = now
+        self._leases: dict[int, _Lease] = {}
+        self._queue: deque[tuple[int, float]] = deque()  # who asks for how many, in order
+        self.tasks: set[int] = set()
+        self.reported_at = -math.inf  # when tasks that wait were told how long
 
-
-@dataclass(slots=True)
-class _Member:
-    """A task that takes from the bucket, and what it holds."""
-
-    held: float = 0.0
-    granted_at: float = -math.inf
-
-
-class QueryBucket:
-    """The tokens of one query.
-
-    Args:
-        rate: tokens a second.
-        burst: the most that may be used at once.
-        now: the time.
-        full: whether it starts full; else it starts empty.
-    """
-
-    def __init__(self, rate: float, burst: float, now: float, *, full: bool) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._level = burst if full else 0.0  # below zero after a request larger than the burst
-        self._counted_at = now
-        self._members: dict[str, _Member] = {}
-        self._queue: deque[tuple[str, float]] = deque()  # who asks for how many, in order
-        self._fallback_shares: dict[str, _FallbackShare] = {}
-        self._epoch = ""
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The tasks that take from the bucket."""
-        return tuple(self._members)
-
-    def join(self, task: str, epoch: str, now: float) -> None:
-        """A task is there. The first one of an epoch means that none of the epoch before is left."""
+    def ask(self, task: int, tokens: float, now: float) -> None:
         self._advance(now)
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._fallback_shares.clear()
-        self._fallback_shares.pop(task, None)
-        self._members.setdefault(task, _Member())
-
-    def ask(self, task: str, tokens: float, now: float, *, returned: float = 0.0) -> None:
-        """A task asks for tokens, once at a time. `grants` gives them to it.
-
-        Args:
-            task: which one.
-            tokens: how many.
-            now: the time.
-            returned: tokens that it holds and will not use.
-        """
-        self._advance(now)
-        self._give_back(task, returned)
+        if (lease := self._leases.pop(task, None)) is not None:
+            self._level += lease.tokens
         self._queue.append((task, tokens))
+        self.reported_at = -math.inf
 
-    def sent(self, task: str, tokens: float, now: float) -> None:
-        """A task has used tokens that it holds."""
+    def use(self, task: int, tokens: float, now: float) -> None:
         self._advance(now)
-        member = self._members[task]
-        used = min(tokens, member.held)
-        member.held -= used
-        self._level -= tokens - used  # the lease was over
+        if (lease := self._leases.get(task)) is not None:
+            lease.tokens = max(0.0, lease.tokens - tokens)
 
-    def leave(self, task: str, now: float, *, returned: float = 0.0, share: float = 0.0) -> None:
-        """A task is gone.
-
-        Args:
-            task: which one; one that is not there is ignored.
-            now: the time.
-            returned: tokens that it will not use; any others that it holds count as used.
-            share: it goes on at this share of rate and burst, which the others do not get meanwhile: until
-                it joins again, or for `SHARE_TIME`.
-        """
-        self._advance(now)
-        if task not in self._members:
-            return
-        self._give_back(task, returned)
-        del self._members[task]
+    def leave(self, task: int, now: float) -> None:
+        """A task is gone. It may still use what it holds, until its lease ends."""
+        self.used_at = now
+        self.tasks.remove(task)
         self._queue = deque(item for item in self._queue if item[0] != task)
-        if share > 0.0:
-            self._fallback_shares[task] = _FallbackShare(share)
-            # What it may save up by itself is not to be had here: all together hold no more than the burst.
-            self._level = min(self._level, self._current_burst - self._held)
 
-    def grants(self, now: float) -> list[Grant]:
-        """What can be given now, to those who asked first."""
+    def grants(self, now: float) -> Iterator[tuple[int, float]]:
+        """Grants what it can, in the order in which tasks asked."""
         self._advance(now)
-        given: list[Grant] = []
-        while self._queue and self._wait(self._queue[0][1]) <= 0.0:
+        while self._queue and self.wait <= 0.0:
             task, tokens = self._queue.popleft()
-            tokens += self._extra(tokens)
-            member = self._members[task]
-            member.held += tokens
-            member.granted_at = now
+            self._leases[task] = _Lease(tokens, now)
             self._level -= tokens
-            given.append(Grant(task, tokens))
-        return given
+            yield task, tokens
 
-    def queued(self) -> Iterator[tuple[str, float]]:
-        """The tasks whose turn has not come, and how long they have to wait as it looks now, in seconds."""
+    def waits(self) -> Iterator[tuple[int, float]]:
+        """The tasks that wait, and an estimate of the seconds until they get their tokens."""
         missing = -self._level
         for task, tokens in self._queue:
             missing += tokens
-            yield task, max(0.0, missing / self._current_rate)
+            yield task, max(0.0, missing / self._rate)
 
+    @property
     def wait(self) -> float:
-        """Seconds until `grants` may give something, as it looks now; infinity if nobody asks."""
-        return self._wait(self._queue[0][1]) if self._queue else math.inf
-
-    def _wait(self, tokens: float) -> float:
-        missing = min(tokens, self._current_burst) - self._level
-        return missing / self._current_rate if missing > ROUNDING else 0.0
-
-    def _extra(self, tokens: float) -> float:
-        if self._queue:
-            return 0.0
-        most = min(self._rate * _LEASE_SECONDS, self._burst * _LARGEST_LEASE) / len(self._members)
-        return max(0.0, min(most, self._level) - tokens)
-
-    def _give_back(self, task: str, tokens: float) -> None:
-        member = self._members[task]
-        returned = min(tokens, member.held)  # those whose lease was over are here already
-        member.held -= returned
-        self._level += returned
+        """Seconds until the next grant; infinity if nobody asks."""
+        if not self._queue:
+            return math.inf
+        return (min(self._queue[0][1], self._burst) - self._level) / self._rate
 
     @property
-    def _shared_part(self) -> float:
-        """The part of rate and burst that no disconnected task uses as its fallback share."""
-        # At least 1 %: if fallback shares add up to the whole, some belong to tasks that have ended.
-        return max(1.0 - sum(share.part for share in self._fallback_shares.values()), 0.01)
-
-    @property
-    def _current_rate(self) -> float:
-        return self._rate * self._shared_part
-
-    @property
-    def _current_burst(self) -> float:
-        return self._burst * self._shared_part
-
-    @property
-    def _held(self) -> float:
-        return sum(member.held for member in self._members.values())
+    def is_full(self) -> bool:
+        return self._level >= self._burst
 
     def _advance(self, now: float) -> None:
-        """Fills the bucket up to now, and takes back what was not used in time."""
-        seconds = max(0.0, min(now - self._counted_at, LONGEST_STEP))
+        """Fills the bucket up to now, and ends leases."""
+        room = self._burst - sum(lease.tokens for lease in self._leases.values())
+        filled = min(room, self._level + max(0.0, now - self._counted_at) * self._rate)
+        self._level = max(self._level, filled)
         self._counted_at = max(now, self._counted_at)
-        room = max(0.0, self._current_burst - self._held - self._level)
-        self._level += min(room, seconds * self._current_rate)
-        self._free_shares(seconds)
-        for member in self._members.values():
-            if member.held and now - member.granted_at >= LEASE_TIME:
-                self._level += member.held
-                member.held = 0.0
+        ended = [task for task, lease in self._leases.items() if now - lease.granted_at >= LEASE_TIME]
+        for task in ended:
+            del self._leases[task]
 
-    def _free_shares(self, seconds: float) -> None:
-        """Gives the others what tasks that have not come back do not use any more."""
-        for task, share in list(self._fallback_shares.items()):
-            share.seconds_left -= seconds
-            if share.seconds_left <= 0.0:
-                del self._fallback_shares[task]
+
+class BucketService:
+    """Handles the messages of all tasks that are connected to a server."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, _Bucket] = {}
+        self._joined: dict[int, _Bucket] = {}
+
+    def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
+        """Handles the message of a connection. Returns answers; `due` may return more."""
+        if isinstance(message, Ping):
+            return [(connection, Pong())]
+        if isinstance(message, Join):
+            self.lost(connection, now)
+            bucket = self._buckets.setdefault(message.bucket, _Bucket(message, now))
+            bucket.tasks.add(connection)
+            self._joined[connection] = bucket
+        elif connection in self._joined:
+            bucket = self._joined[connection]
+            if isinstance(message, AcquireTokens):
+                bucket.ask(connection, message.tokens, now)
+            elif isinstance(message, TokensUsed):
+                bucket.use(connection, message.tokens, now)
+        return []
+
+    def lost(self, connection: int, now: float) -> None:
+        """A connection has ended."""
+        if (bucket := self._joined.pop(connection, None)) is not None:
+            bucket.leave(connection, now)
+
+    def due(self, now: float) -> list[Outgoing]:
+        """Returns what is to be sent now. To be called at least twice a second."""
+        outgoing: list[Outgoing] = []
+        for name, bucket in list(self._buckets.items()):
+            outgoing += [(task, Granted(tokens)) for task, tokens in bucket.grants(now)]
+            if now - bucket.reported_at >= _REPORT_INTERVAL:
+                bucket.reported_at = now
+                outgoing += [(task, Queued(seconds)) for task, seconds in bucket.waits()]
+            if not bucket.tasks and bucket.is_full and now - bucket.used_at >= _FORGET_AFTER:
+                del self._buckets[name]
+        return outgoing
+
+    @property
+    def wait(self) -> float:
+        """Seconds until `due` may return something."""
+        return min((bucket.wait for bucket in self._buckets.values()), default=math.inf)
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether tasks are connected."""
+        return bool(self._joined)

@@ -1,4 +1,4 @@
-"""The messages between tasks and the server of their query."""
+"""The messages between tasks and the query server."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ __all__ = [
     "FromServer",
     "Granted",
     "Join",
-    "Leave",
-    "Members",
     "Ping",
     "Pong",
     "Queued",
     "ToServer",
     "TokensUsed",
-    "UsingFallbackShare",
     "decode_from_server",
     "decode_to_server",
     "encode",
@@ -26,80 +23,55 @@ __all__ = [
 
 
 class Join(msgspec.Struct, tag=True, frozen=True):
-    """The first message of a task.
+    """The first message of a task. The server answers nothing.
 
     Attributes:
-        query: whose tokens it takes: the id of the query, or of the batch write.
-        epoch: the micro-batch; empty in a batch write.
-        task: which attempt of which task; no two have the same.
-        starts_full: the bucket is full if this task is the first to take from it. Only a batch write knows
-            that nothing was sent before.
+        bucket: the name of the bucket that the task takes from.
+        rate: tokens a second.
+        burst: the most tokens that may be used at once.
+        starts_full: whether the bucket is full if this task is the first to take from it.
     """
 
-    query: str
-    epoch: str
-    task: str
+    bucket: str
+    rate: float
+    burst: float
     starts_full: bool
 
 
 class AcquireTokens(msgspec.Struct, tag=True, frozen=True):
-    """Asks for tokens for the next request.
-
-    Attributes:
-        tokens: how many.
-        returned: tokens that were granted, have not been used in time, and are not going to be.
-    """
+    """Asks for the tokens of the next request, and gives back all that the task holds."""
 
     tokens: float
-    returned: float = 0.0
 
 
 class TokensUsed(msgspec.Struct, tag=True, frozen=True):
-    """The task has used tokens: a request is on its way."""
+    """The task has sent a request that takes these tokens."""
 
     tokens: float
 
 
-class Leave(msgspec.Struct, tag=True, frozen=True):
-    """The task is done, and does not use what it still has."""
-
-    returned: float
-
-
-class UsingFallbackShare(msgspec.Struct, tag=True, frozen=True):
-    """The server has not answered in time: the task goes on at this share of the rate, and disconnects."""
-
-    share: float
-
-
 class Ping(msgspec.Struct, tag=True, frozen=True):
-    """A new writer of the query asks whether the server lives."""
+    """Asks whether the server is alive."""
 
 
 class Granted(msgspec.Struct, tag=True, frozen=True):
-    """The tokens asked for, and perhaps some more."""
+    """The tokens that the task asked for."""
 
     tokens: float
 
 
 class Queued(msgspec.Struct, tag=True, frozen=True):
-    """There are not enough tokens yet; the estimate of when there are, in seconds."""
+    """There are too few tokens. Estimates when there are enough, in seconds."""
 
     seconds: float
 
 
-class Members(msgspec.Struct, tag=True, frozen=True):
-    """How many tasks take from the bucket."""
-
-    count: int
-
-
 class Pong(msgspec.Struct, tag=True, frozen=True):
-    """The server lives."""
+    """The server is alive."""
 
 
-ToServer = Join | AcquireTokens | TokensUsed | Leave | UsingFallbackShare | Ping
-FromServer = Granted | Queued | Members | Pong
+ToServer = Join | AcquireTokens | TokensUsed | Ping
+FromServer = Granted | Queued | Pong
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _to_server: Final = msgspec.msgpack.Decoder(ToServer)

@@ -1,12 +1,7 @@
-"""The process beside the driver that holds a query's token bucket.
+"""The process that holds the token buckets; run as ``python -m sluice.query_server <setup>``.
 
-Run as ``python -m sluice.query_server <setup>``, with a `ServerSetup` as JSON. It makes a secret, writes
-it and where it listens to the rendezvous file that the setup names, and then a line to standard output.
-
-It ends when the process that it was started for has died, and when it has had nothing to do for two minutes
-(`sluice.query_server.service`). Nobody tells it that a query has ended: Spark makes the writer of a query
-anew for each batch, and each write in `foreachBatch` is one of its own. It also ends when the rendezvous file
-names another server, after its last task; a file that is gone is written again.
+It makes a secret, and writes it and where it listens to the file that its `ServerSetup` names. It ends when
+the process that it was started for has ended and no task has been connected for a while.
 """
 
 from __future__ import annotations
@@ -30,16 +25,17 @@ import msgspec
 from sluice.channels.acceptor import Acceptor, listen
 from sluice.channels.channel import Address, Channel
 from sluice.errors import SluiceError
+from sluice.query_server.bucket import BucketService, Outgoing
+from sluice.query_server.launch import LISTENING, ServerSetup, read_address, write_address
 from sluice.query_server.protocol import decode_to_server, encode
-from sluice.query_server.rendezvous import Rendezvous
-from sluice.query_server.service import BucketService, Outgoing
 
-__all__ = ["QueryServer", "ServerSetup", "is_running", "main"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["QueryServer", "main"]
 
 _TICK: Final = 0.5
-"""Seconds between two looks at the clock at most; see `LONGEST_STEP`."""
+"""Seconds, at most, between two checks of what is due."""
+_LINGER: Final = 10.0
+"""Seconds without a connected task after which a server ends if its owner has ended. If Spark repeats tasks
+in new processes, they find the server."""
 _SHORTEST_WAIT: Final = 0.001
 _PEER_TIMEOUT: Final = 0.5
 """Seconds for which a task may hold up the server: with half of a message, or by not receiving."""
@@ -48,28 +44,10 @@ _START_BYTES: Final = 16
 _SECRET_BYTES: Final = 32
 
 
-class ServerSetup(msgspec.Struct, frozen=True):
-    """What a server is told at its start.
-
-    Attributes:
-        rate, burst: of the bucket.
-        address: to listen on, and where tasks find it.
-        owner: id of the process with which the server ends.
-        rendezvous: the file in which later writers find the server.
-    """
-
-    rate: float
-    burst: float
-    address: str
-    owner: int
-    rendezvous: str
-
-
 class QueryServer:
     """Listens at a free port, and serves tasks in the thread that calls `run`.
 
     Args:
-        service: decides.
         host: the address to listen on.
         clock: monotonic seconds.
 
@@ -80,10 +58,8 @@ class QueryServer:
         OSError: this host has no such address.
     """
 
-    def __init__(
-        self, service: BucketService, host: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._service = service
+    def __init__(self, host: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._service = BucketService()
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
@@ -100,16 +76,22 @@ class QueryServer:
         self._acceptor.start()
 
     def run(self, is_over: Callable[[float], bool]) -> None:
-        """Serves until `is_over`, which is asked twice a second with the time, and closes."""
-        next_look = self._clock()
+        """Serves until `is_over`, which is asked twice a second, and closes.
+
+        Args:
+            is_over: called with the seconds since a task was connected.
+        """
+        next_look = used_at = self._clock()
         try:
             while True:
                 now = self._clock()
+                if self._service.has_tasks:
+                    used_at = now
                 if now >= next_look:
                     next_look = now + _TICK
-                    if is_over(now):
+                    if is_over(now - used_at):
                         return
-                self.step(min(next_look - now, max(self._service.wait(), _SHORTEST_WAIT)))
+                self.step(min(next_look - now, max(self._service.wait, _SHORTEST_WAIT)))
         finally:
             self.close()
 
@@ -147,15 +129,15 @@ class QueryServer:
         self._channels[number] = channel
 
     def _receive(self, number: int) -> None:
-        channel = self._channels.get(number)
-        if channel is None:
-            return  # dropped a moment ago
+        """Handles all that a task has sent. Before anything is granted, what was used is known."""
+        channel = self._channels[number]
         try:
-            message = decode_to_server(channel.receive(at_most=_LONGEST_MESSAGE))
+            while not channel.is_idle():
+                message = decode_to_server(channel.receive(at_most=_LONGEST_MESSAGE))
+                for _, answer in self._service.handle(number, message, self._clock()):
+                    channel.send(encode(answer))
         except (OSError, EOFError, SluiceError, msgspec.MsgspecError):
             self._drop(number)
-        else:
-            self._send(self._service.handle(number, message, self._clock()))
 
     def _send(self, messages: Iterable[Outgoing]) -> None:
         for number, message in messages:
@@ -173,7 +155,7 @@ class QueryServer:
         self._service.lost(number, self._clock())
 
 
-def is_running(process: int) -> bool:
+def _is_running(process: int) -> bool:
     """Whether there is a process of this id."""
     try:
         os.kill(process, 0)
@@ -200,21 +182,19 @@ def main(arguments: list[str]) -> None:
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     signal.signal(signal.SIGTERM, _end)
-    for number in (signal.SIGINT, signal.SIGHUP):  # for the application in a terminal; the owner ends of it
+    for number in (signal.SIGINT, signal.SIGHUP):  # meant for the application in a terminal
         signal.signal(number, signal.SIG_IGN)
     setup = msgspec.json.decode(arguments[0], type=ServerSetup)
-    rendezvous = Rendezvous(Path(setup.rendezvous))
-    service = BucketService(setup.rate, setup.burst, time.monotonic())
-    server = QueryServer(service, setup.address)
-
-    def is_over(now: float) -> bool:
-        if not is_running(setup.owner) or service.is_idle(now):
-            return True
-        return not rendezvous.keep(server.address) and not service.has_tasks
-
-    rendezvous.write(server.address)
-    os.write(1, b"listening\n")
+    file = Path(setup.file)
     try:
-        server.run(is_over)
+        server = QueryServer(setup.address)
+        write_address(file, server.address)
+    except OSError as error:
+        os.write(1, str(error).encode())
+        return
+    os.write(1, LISTENING)
+    try:
+        server.run(lambda unused: unused >= _LINGER and not _is_running(setup.owner))
     finally:
-        rendezvous.remove(server.address)
+        if read_address(file) == server.address:
+            file.unlink()

@@ -5,26 +5,26 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from sluice.errors import OptionError
 from sluice.options import HOST, TEXT, Option, OptionValues, choice, integer, number
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.contracts import RateLimitingStrategy
-from sluice.sink.query_bucket_strategy import QueryBucketConfig
 from sluice.sink.rate_limiting import (
     AIMDScalingStrategy,
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
     TokenBucketRateLimitingStrategy,
 )
+from sluice.sink.shared_bucket.strategy import SharedBucketConfig, sink_of
 from sluice.sink.token_bucket import TokenUnit
 from sluice.sink.user_code import load_object, takes_argument
 
 __all__ = [
     "RATE_LIMITING_OPTIONS",
-    "query_bucket_from_options",
+    "shared_bucket_from_options",
     "strategy_from_options",
 ]
 
@@ -89,8 +89,8 @@ TOKEN_BUCKET_ADDRESS = Option(
     "tokenBucketAddress",
     HOST,
     "127.0.0.1",
-    "With `tokenBucketScope=query`: address that the bucket is served on and tasks connect to; on a cluster, "
-    "one of the driver's own that workers reach.",
+    "With `tokenBucketScope=query`: the address on which the bucket is served and to which tasks connect. On "
+    "a cluster, an address of the driver host that workers can connect to.",
 )
 _AIMD_OPTIONS: Final[tuple[Option[Any], ...]] = (AIMD_INCREASE, AIMD_DECREASE_FACTOR)
 _TOKEN_BUCKET_OPTIONS: Final[tuple[Option[Any], ...]] = (
@@ -166,16 +166,22 @@ def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimit
     return lambda _: TokenBucketRateLimitingStrategy(rate=rate, burst=burst, unit=unit)
 
 
-def query_bucket_from_options(values: OptionValues) -> QueryBucketConfig | None:
-    """What tasks share with `tokenBucketScope=query`; None without. For values without problems."""
+def shared_bucket_from_options(values: OptionValues, options: Mapping[str, str]) -> SharedBucketConfig | None:
+    """What tasks share with `tokenBucketScope=query`; None without. For values without problems.
+
+    Args:
+        values: read from the options.
+        options: all that the user gave. They tell the sinks of a query apart.
+    """
     rate, burst = values.get(TOKEN_BUCKET_RATE), values.get(TOKEN_BUCKET_BURST)
     if values.get(TOKEN_BUCKET_SCOPE) == "task" or rate is None or burst is None:
         return None
-    return QueryBucketConfig(
+    return SharedBucketConfig(
         rate=rate,
         burst=burst,
         unit=cast("TokenUnit", values.require(TOKEN_BUCKET_UNIT)),
         address=values.require(TOKEN_BUCKET_ADDRESS),
+        sink=sink_of(options),
     )
 
 

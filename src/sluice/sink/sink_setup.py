@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from sluice.channels.channel import Address
-from sluice.query_server.launch import ServerSettings
+from sluice.errors import SluiceError
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
     CommittingDestination,
@@ -22,7 +22,7 @@ from sluice.sink.contracts import (
 )
 from sluice.sink.dead_letters import CheckedDeadLetterQueue
 from sluice.sink.progress import SinkProgress
-from sluice.sink.query_bucket_strategy import QueryBucketConfig
+from sluice.sink.shared_bucket.strategy import SharedBucketConfig
 from sluice.sink.strategy_cache import strategy_cache
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "CommittingSinkSetup",
     "ProgressListener",
     "SinkSetup",
-    "query_bucket_settings",
+    "query_server_address",
     "with_query_server",
 ]
 
@@ -49,9 +49,9 @@ class AsyncSinkSetup:
         dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
         load_listener: imports what is called after each commit and abort. Only the driver calls it: tasks
             may not have its module. None without `progressListener`.
-        query_bucket: with `tokenBucketScope=query`: tasks take the strategy from it, and not from
+        shared_bucket: with `tokenBucketScope=query`: tasks take the strategy from it, and not from
             `create_strategy`; else None.
-        query_server: in a task, where the server of the query listens; None if there is none.
+        query_server: in a task with `shared_bucket`, where the query server listens.
         create_converter: makes the converter of `elementConverter`; None: the destination's own.
         ignores_unknown_columns: whether columns that the destination would not write are left out; else they
             are refused.
@@ -65,16 +65,20 @@ class AsyncSinkSetup:
     load_listener: Callable[[], ProgressListener] | None = None
     ignores_unknown_columns: bool = False
     create_converter: Callable[[], ElementConverter[Any]] | None = None
-    query_bucket: QueryBucketConfig | None = None
+    shared_bucket: SharedBucketConfig | None = None
     query_server: Address | None = None
 
     @contextlib.contextmanager
     def strategy(self, origin: Origin) -> Iterator[RateLimitingStrategy]:
         """The rate limiting strategy for one writer."""
-        if self.query_bucket is not None:
+        if self.shared_bucket is not None:
+            if self.query_server is None:
+                raise SluiceError("a task with tokenBucketScope=query was given no query server")
             # It has learnt nothing that another task could use: the tokens are the query's.
-            with contextlib.closing(self.query_bucket.create_strategy(origin, self.query_server)) as bucket:
-                yield bucket
+            patience = self.config.max_retry_duration
+            shared = self.shared_bucket.create_strategy(origin, self.query_server, patience)
+            with contextlib.closing(shared):
+                yield shared
             return
         with strategy_cache.lend(self.strategy_cache_key, self.create_strategy) as own:
             yield own
@@ -110,11 +114,11 @@ class CommittingSinkSetup:
 SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup
 
 
-def query_bucket_settings(setup: SinkSetup) -> ServerSettings | None:
-    """Of the server that holds the query's token bucket; None where its tasks share none."""
-    if not isinstance(setup, AsyncSinkSetup) or setup.query_bucket is None:
+def query_server_address(setup: SinkSetup) -> str | None:
+    """Where the query server is to listen; None if the tasks share no token bucket."""
+    if not isinstance(setup, AsyncSinkSetup) or setup.shared_bucket is None:
         return None
-    return setup.query_bucket.server_settings
+    return setup.shared_bucket.address
 
 
 def with_query_server(setup: SinkSetup, address: Address | None) -> SinkSetup:

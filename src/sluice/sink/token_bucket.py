@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from sluice.query_server.bucket import ROUNDING
 from sluice.sink.contracts import RequestInfo
 
 __all__ = ["TokenBucket", "TokenUnit", "tokens_of"]
+
+_ROUNDING: Final = 1e-6
+"""Tokens are sums of fractions. Nobody waits for less than this."""
 
 TokenUnit: TypeAlias = Literal["records", "bytes", "requests"]
 
@@ -45,7 +47,7 @@ class TokenBucket:
     def wait(self, tokens: float, now: float) -> float:
         """Seconds until a request may take this many."""
         missing = min(tokens, self._burst) - self._available(now)
-        return missing / self._rate if missing > ROUNDING else 0.0
+        return missing / self._rate if missing > _ROUNDING else 0.0
 
     def take(self, tokens: float, now: float) -> None:
         """A request takes tokens."""

@@ -29,7 +29,7 @@ from sluice.sink.sink_setup import (
     AsyncSinkSetup,
     CommittingSinkSetup,
     SinkSetup,
-    query_bucket_settings,
+    query_server_address,
     with_query_server,
 )
 from sluice.sink.task import TaskResult, check_columns, write_rows
@@ -110,17 +110,20 @@ class _SinkWriter:
         _check_destination(setup)
         _check_dead_letters(setup, self._write_id)
         self._needs_setup = needs_setup(setup)
-        self._bucket_settings = query_bucket_settings(setup)
+        self._server_address = query_server_address(setup)
         self._query_server: Address | None = None
         self._is_for_tasks = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Called when the writer is sent to tasks, which need the server of the query. Starts the server.
+        """Called when the writer is sent to tasks, which may need the query server. Starts the server.
 
         In other processes Spark makes writers only to commit; a server that they started would not be found.
+
+        Raises:
+            ServiceError: it cannot be started.
         """
-        if not self._is_for_tasks and self._bucket_settings is not None:
-            self._query_server = find_or_start(self._bucket_settings, self._options)
+        if not self._is_for_tasks and self._server_address is not None:
+            self._query_server = find_or_start(self._server_address)
         self._is_for_tasks = True
         return self.__dict__
 

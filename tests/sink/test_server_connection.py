@@ -9,10 +9,10 @@ from typing import NoReturn
 import pytest
 
 from sluice.channels.channel import Address, Channel
-from sluice.query_server import connection as connection_module
-from sluice.query_server.connection import TcpServerConnection
+from sluice.sink.shared_bucket import connection as connection_module
+from sluice.sink.shared_bucket.connection import ServerConnection
 
-RETRY = 5.0
+RETRY = 2.0
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-def connect(connection: TcpServerConnection) -> bool:
+def connect(connection: ServerConnection) -> bool:
     """Makes an attempt if one is due, and waits for its end. Returns whether there is a connection."""
     connection.connect()
     for thread in threading.enumerate():
@@ -34,7 +34,7 @@ def connect(connection: TcpServerConnection) -> bool:
 
 @pytest.mark.filterwarnings("error")  # also about a thread that dies
 def test_a_host_that_is_no_name_is_a_problem_like_any_other() -> None:
-    connection = TcpServerConnection(Address("driver..example", 1, b"", b""), Clock())
+    connection = ServerConnection(Address("driver..example", 1, b"", b""), Clock())
 
     assert not connect(connection)
     assert connection.problem.startswith("driver..example:1: ")
@@ -51,7 +51,7 @@ def test_without_a_thread_the_next_attempt_is_made_later(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(threading.Thread, "start", fail)
     clock = Clock()
-    connection = TcpServerConnection(Address("driver.example", 1, b"", b""), clock)
+    connection = ServerConnection(Address("driver.example", 1, b"", b""), clock)
     for _ in range(3):
         assert not connection.connect()
     assert connection.problem == "driver.example:1: can't start new thread"
@@ -70,7 +70,7 @@ def test_half_of_a_message_holds_up_the_writer_for_half_a_second(monkeypatch: py
         return Channel(ours)
 
     monkeypatch.setattr(connection_module, "connect", connect_at_once)
-    connection = TcpServerConnection(Address("driver.example", 1, b"", b""), Clock())
+    connection = ServerConnection(Address("driver.example", 1, b"", b""), Clock())
     assert connect(connection)
     timeout = ours.gettimeout()
     assert timeout is not None

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
+from sluice.query_server.bucket import BucketService, Outgoing
 from sluice.query_server.protocol import (
     FromServer,
+    Join,
     ToServer,
     decode_from_server,
     decode_to_server,
     encode,
 )
-from sluice.query_server.service import BucketService
 from sluice.sink import RequestInfo
-from sluice.sink.query_bucket_strategy import BucketMember, QueryBucketStrategy
+from sluice.sink.shared_bucket.strategy import SharedBucketStrategy
 from sluice.sink.token_bucket import TokenUnit, tokens_of
 
 __all__ = ["FakeConnection", "Task", "World"]
 
-RETRY = 5.0
+RETRY = 2.0
 
 
 class FakeConnection:
@@ -28,23 +29,22 @@ class FakeConnection:
 
     def __init__(self, world: World) -> None:
         self.problem = ""
-        self._world = world
-        self._number: int | None = None
-        self._next_attempt = world.now
+        self.number: int | None = None
         self.incoming: deque[FromServer] = deque()
+        self._world = world
+        self._next_attempt = world.now
 
     def connect(self) -> bool:
-        if self._number is None and self._world.now >= self._next_attempt:
+        if self.number is None and self._world.now >= self._next_attempt:
             if self._world.is_dead:
-                self._fail("connection refused")
-            elif not (self._world.is_frozen or self._world.is_connecting):
-                self._number = self._world.accept(self)
-                self.problem = ""
-        return self._number is not None
+                self.fail("connection refused")
+            elif not self._world.is_frozen:
+                self.number = self._world.accept(self)
+        return self.number is not None
 
     def send(self, message: ToServer) -> None:
-        if self._number is not None:
-            self._world.to_server.append((self._number, decode_to_server(encode(message))))
+        if self.number is not None:
+            self._world.to_server.append((self.number, decode_to_server(encode(message))))
 
     def receive(self) -> list[FromServer]:
         messages = list(self.incoming)
@@ -52,16 +52,16 @@ class FakeConnection:
         return messages
 
     def disconnect(self, problem: str) -> None:
-        if self._number is not None:
-            self._world.to_server.append((self._number, None))
-            self._world.connections.pop(self._number, None)
-        self._fail(problem)
+        if self.number is not None:
+            self._world.to_server.append((self.number, None))
+            self._world.connections.pop(self.number, None)
+        self.fail(problem)
 
     def close(self) -> None:
         self.disconnect("closed")
 
-    def _fail(self, problem: str) -> None:
-        self._number = None
+    def fail(self, problem: str) -> None:
+        self.number = None
         self.incoming.clear()
         self.problem = problem
         self._next_attempt = self._world.now + RETRY
@@ -69,15 +69,13 @@ class FakeConnection:
 
 @dataclass
 class Task:
-    """A task that sends as fast as its strategy allows: requests of these sizes, one after the other."""
+    """A task that sends as fast as its strategy allows: requests of one size, one after the other."""
 
-    strategy: QueryBucketStrategy
+    strategy: SharedBucketStrategy
     connection: FakeConnection
-    sizes: Callable[[], RequestInfo]
-    unit: TokenUnit
+    size: int
     sent: float = 0.0
     late_until: float = 0.0
-    pauses: bool = False  # when it has tokens, it does nothing more
 
 
 @dataclass
@@ -89,56 +87,36 @@ class World:
     """
 
     rate: float = 100.0
-    burst: float = 50.0
+    burst: int = 50
     unit: TokenUnit = "records"
-    streaming: bool = True
+    starts_full: bool = False
+    patience: float = 900.0
     step_seconds: float = 0.05
     now: float = 1000.0
     is_dead: bool = False
-    is_connecting: bool = False  # connections take longer
     frozen_until: float = 0.0
     tasks: list[Task] = field(default_factory=list)
     sends: list[tuple[float, float]] = field(default_factory=list)
+    service: BucketService = field(default_factory=BucketService)
     connections: dict[int, FakeConnection] = field(default_factory=dict)
     to_server: deque[tuple[int, ToServer | None]] = field(default_factory=deque)
-    epoch: int = 0
-    _started: int = 0
     _accepted: int = 0
-
-    def __post_init__(self) -> None:
-        self.service = BucketService(self.rate, self.burst, self.now)
 
     @property
     def is_frozen(self) -> bool:
         return self.now < self.frozen_until
 
-    def start_task(self, size: int = 10, partition: int | None = None) -> Task:
-        index = len(self.tasks) if partition is None else partition
+    def start_task(self, size: int = 10) -> Task:
         connection = FakeConnection(self)
-        self._started += 1
-        member = BucketMember(
-            query="q",
-            epoch=str(self.epoch),
-            task=str(self._started),
-            starts_full=not self.streaming,
-            partition=index,
-        )
-        strategy = QueryBucketStrategy(
-            rate=self.rate,
-            burst=self.burst,
-            unit=self.unit,
-            member=member,
-            connection=connection,
+        strategy = SharedBucketStrategy(
+            Join("q", self.rate, self.burst, self.starts_full),
+            self.unit,
+            cast("Any", connection),
+            patience=self.patience,
             clock=lambda: self.now,
         )
-        task = Task(strategy, connection, lambda: self._request(strategy, size), self.unit)
-        self.tasks.append(task)
-        return task
-
-    def _request(self, strategy: QueryBucketStrategy, size: int) -> RequestInfo:
-        if self.unit == "bytes":
-            return RequestInfo(1, size)
-        return RequestInfo(min(size, strategy.max_batch_size), 1000)
+        self.tasks.append(Task(strategy, connection, size))
+        return self.tasks[-1]
 
     def accept(self, connection: FakeConnection) -> int:
         self._accepted += 1
@@ -154,46 +132,42 @@ class World:
         self.is_dead = True
         self.to_server.clear()
         for connection in self.connections.values():
-            connection._fail("the other end has closed the connection")
+            connection.fail("the other end has closed the connection")
         self.connections.clear()
 
-    def next_epoch(self, tasks: int, size: int = 10) -> None:
-        """All tasks are done; new ones start, with another server if there is none."""
+    def next_batch(self, tasks: int, size: int = 10) -> None:
+        """All tasks have ended; new ones start, with another server if there is none."""
         for task in self.tasks:
             task.strategy.close()
         self.tasks.clear()
-        self.epoch += 1
         if self.is_dead:
             self.is_dead = False
-            self.service = BucketService(self.rate, self.burst, self.now)
+            self.service = BucketService()
         for _ in range(tasks):
             self.start_task(size)
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds: float) -> float:
+        """Returns how many tokens were used meanwhile."""
+        before = len(self.sends)
         end = self.now + seconds
         while self.now < end:
-            self.step()
-
-    def step(self) -> None:
-        self.now += self.step_seconds
-        for _ in range(3):  # there and back within a step: a network is faster than that
+            self.now += self.step_seconds
+            for _ in range(3):  # there and back within a step: a network is faster than that
+                self._serve()
+                for task in self.tasks:
+                    self._advance(task)
             self._serve()
-            for task in list(self.tasks):
-                self._advance(task)
-        self._serve()
+        return sum(tokens for _, tokens in self.sends[before:])
 
     def _advance(self, task: Task) -> None:
         """As the writer does; see `SinkScheduler`."""
         if self.now < task.late_until:
             return
-        while True:
-            # Entries that wait do not change, but how many are taken may.
-            request = task.sizes()
-            if task.strategy.should_block(request):
-                break
-            if task.pauses:
-                return
-            tokens = tokens_of(request, task.unit)
+        request = RequestInfo(1, task.size)
+        if self.unit != "bytes":
+            request = RequestInfo(min(task.size, task.strategy.max_batch_size), 1000)
+        tokens = tokens_of(request, self.unit)
+        while not task.strategy.should_block(request):
             task.strategy.register_in_flight_request(request)
             task.sent += tokens
             self.sends.append((self.now, tokens))
@@ -210,21 +184,19 @@ class World:
                 self._deliver(self.service.handle(number, message, self.now))
         self._deliver(self.service.due(self.now))
 
-    def _deliver(self, outgoing: list[tuple[int, FromServer]]) -> None:
+    def _deliver(self, outgoing: list[Outgoing]) -> None:
         for number, message in outgoing:
             if number in self.connections:
                 self.connections[number].incoming.append(decode_from_server(encode(message)))
 
     def excess(self) -> float:
-        """By how much the worst window of time has more than ``rate * seconds + burst``."""
-        worst = lowest = 0.0
-        total = 0.0
-        first = True
+        """By how much the worst span of time has more than ``rate * seconds + burst``."""
+        worst = total = 0.0
+        lowest = None
         for at, tokens in self.sends:
-            # Of all windows that end here, the one that starts where `before - rate * at` was lowest.
+            # Of all spans that end here, the one that starts where `before - rate * at` was lowest.
             start = total - self.rate * at
-            lowest = start if first else min(lowest, start)
-            first = False
+            lowest = start if lowest is None else min(lowest, start)
             total += tokens
             worst = max(worst, total - self.rate * at - lowest - self.burst)
         return worst
