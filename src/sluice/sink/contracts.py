@@ -1,12 +1,7 @@
 """The contracts of the sink: destinations (FLIP-171), rate limiting (FLIP-242), committers (FLIP-143).
 
-Inherit from these classes: Python names what was forgotten, and what is optional has a default. An object
-with the required methods alone works, too: `sluice.sink.user_code.adopted` adds the rest. docs/flips.md lists
-the differences from Flink.
-
-- https://cwiki.apache.org/confluence/display/FLINK/FLIP-171%3A+Async+Sink
-- https://cwiki.apache.org/confluence/display/FLINK/FLIP-242%3A+Introduce+configurable+RateLimitingStrategy+for+Async+Sink
-- https://cwiki.apache.org/confluence/display/FLINK/FLIP-143%3A+Unified+Sink+API
+Inherit from these classes: Python reports missing methods, and optional ones have defaults. An object that
+has the required methods without inheriting works, too. docs/flips.md lists the differences from Flink.
 """
 
 from __future__ import annotations
@@ -42,8 +37,6 @@ __all__ = [
 EntryT = TypeVar("EntryT")
 EntryT_co = TypeVar("EntryT_co", covariant=True)
 CommT = TypeVar("CommT")
-CommT_co = TypeVar("CommT_co", covariant=True)
-CommT_contra = TypeVar("CommT_contra", contravariant=True)
 GlobalCommT = TypeVar("GlobalCommT")
 
 # How long a request waits before the writer asks a strategy again that cannot say how long (seconds).
@@ -73,13 +66,12 @@ class ElementConverter(ABC, Generic[EntryT_co]):
 
     @abstractmethod
     def open(self, schema: StructType, origin: Origin) -> None:
-        """Checks the schema of the rows to come. Called once where the query starts, and once in every task.
-
-        A method without the parameter `origin` works, too.
+        """Checks the schema of the rows. Called once where the query starts, and once in every task.
 
         Args:
             schema: of the rows.
-            origin: the task. Where the query starts there is none: batch None, partition 0.
+            origin: the task; where the query starts, there is none: batch None, partition 0. The parameter
+                may be left out.
 
         Raises:
             OptionError: the destination cannot take such rows. The query fails before any row is written.
@@ -91,9 +83,9 @@ class ElementConverter(ABC, Generic[EntryT_co]):
 
         Make them lazily: the writer takes only as many as it has room for.
 
-        With a dead letter queue, the writer passes slices of a batch, and converts all of a slice before it
-        sends any of it. When `convert` raises, the writer halves the slice and tries again, until it has
-        found the invalid rows. So a converter keeps no state from one call to the next.
+        With a dead letter queue, the writer passes slices of a batch. If `convert` raises, the writer halves
+        the slice and tries again, until it has found the invalid rows. So a converter must not keep state
+        from one call to the next.
 
         Raises:
             InvalidRecordError: a row can never be delivered. The message holds none of the row's data.
@@ -133,14 +125,12 @@ class Destination(ABC, Generic[EntryT]):
     A destination sends a batch; the writer decides when, how much, and what to send again.
 
     Attributes:
-        name: of the destination in errors and figures (``kinesis stream 'x'``); if empty, the name of its
-            class.
-        ordering_key: a function of an entry, or None. Entries with equal keys are accepted in their order,
-            whatever is refused on the way: the next one is sent when the one before it has been accepted. An
-            entry whose key is None is sent at any time. Called on the writer's thread, once, when the entry
-            is queued.
+        name: in errors and figures (``kinesis stream 'x'``); if empty, the name of the class.
+        ordering_key: a function of an entry, or None. Of entries with equal keys, the next one is sent when
+            the one before it has been accepted. An entry whose key is None is sent at any time. Called once
+            per entry, on the writer's thread.
         records_in: a function of an entry: how many of the user's records it holds, for figures and
-            messages. None: each entry holds one. Limits, batches and rate limiting count entries.
+            messages. None: one. Limits, batches and rate limiting count entries.
     """
 
     name: str = ""
@@ -171,16 +161,16 @@ class Destination(ABC, Generic[EntryT]):
     def close(self) -> Awaitable[None] | None:
         """Releases what the destination holds. Requests of a task that failed may still be running.
 
-        A coroutine function runs on the event loop, after the last request has ended.
+        A coroutine function runs on the event loop after the last request has ended.
         """
         return None
 
     def is_throttling(self, code: str) -> bool | None:
-        """Whether entries were refused for load. Rate limiting slows down for load, and for nothing else.
+        """Whether a code means load. Rate limiting slows down for load, and for nothing else.
 
         Args:
-            code: the service's: a key of `SubmitResult.codes`, the ``code`` of a `ServiceError`, or the name
-                of the class of any other exception.
+            code: a key of `SubmitResult.codes`, the ``code`` of a `ServiceError`, or the class name of any
+                other exception.
 
         Returns:
             True: the service takes less than it is sent. False: it failed, and would have done so at any
@@ -194,12 +184,11 @@ class Destination(ABC, Generic[EntryT]):
         return (entry,)
 
     def figures(self) -> Mapping[str, float]:
-        """Figures of the destination's own, for those of the epoch: what it has counted so far.
+        """What the destination has counted so far, by name; it is in the progress of the epoch.
 
-        Called on the task's thread when all of the task's records are accepted, or after `close` when the
-        task has failed; requests that have timed out may still be running. Over the tasks of an epoch figures
-        are summed, or the largest one is taken if the name ends in ``_max``. At most 32 names; NaN and
-        infinities are left out. An exception is logged and fails nothing.
+        Called on the task's thread when all records are accepted, or after `close` if the task has failed.
+        Figures of several tasks are summed, or the largest one is taken if the name ends in ``_max``. At most
+        32 names; NaN and infinities are left out. An exception is logged and fails nothing.
         """
         return {}
 
@@ -268,8 +257,7 @@ class RateLimitingStrategy(ABC):
     def use_clock(self, clock: Callable[[], float]) -> None:  # noqa: B027 - does nothing by default
         """Takes the clock of a writer, in monotonic seconds: that of `RequestInfo.started_at`.
 
-        Called by each writer once, before its first request. A strategy that outlives its writer is called
-        again by the next one, and keeps what it has learnt. A strategy that wraps another one passes the
+        Called once by each writer, before its first request. A strategy that wraps another one passes the
         clock on.
         """
 
@@ -342,10 +330,12 @@ class Origin:
 
     Attributes:
         destination: its name.
-        query: Spark's id of the streaming query; None in a batch write.
+        query: Spark's id of the streaming query, the same after every restart; None in a batch write.
         run: the id of this run of the query (a restart begins another run), or of the batch write.
-        batch: the id of the micro-batch; None in a batch write.
-        partition, attempt: Spark's numbers of the task and of its attempt.
+        batch: the id of the micro-batch; None in a batch write. In `foreachBatch`, a destination that is not
+            two-phase gets the query and the micro-batch around the write.
+        partition: Spark's number of the task among those of the batch.
+        attempt: Spark's id of the attempt; no two attempts have the same.
     """
 
     destination: str
@@ -356,7 +346,7 @@ class Origin:
     attempt: int = 0
 
 
-class SinkWriter(ABC, Generic[CommT_co]):
+class SinkWriter(ABC, Generic[CommT]):
     """Writes the rows of one task, durable and not yet visible (FLIP-143).
 
     One thread calls `write` for every batch of rows, then `prepare_commit`, or `abort` if anything was
@@ -386,7 +376,7 @@ class SinkWriter(ABC, Generic[CommT_co]):
         """
 
     @abstractmethod
-    def prepare_commit(self) -> Sequence[CommT_co]:
+    def prepare_commit(self) -> Sequence[CommT]:
         """Makes all rows durable; returns what a committer needs to make them visible.
 
         Committables are plain data: Spark pickles them and brings them to the driver. If one of them
@@ -409,7 +399,7 @@ class SinkWriter(ABC, Generic[CommT_co]):
         return {}
 
 
-class CommittingDestination(ABC, Generic[CommT_co]):
+class CommittingDestination(ABC, Generic[CommT]):
     """A destination that shows nothing of an epoch before all of it is written (two-phase, FLIP-143).
 
     It overrides `create_committer`, `create_global_committer` or both. With both, the `Committer` commits
@@ -427,17 +417,17 @@ class CommittingDestination(ABC, Generic[CommT_co]):
     name: str = ""
 
     def check(self) -> None:
-        """Finds out whether epochs can be committed, by calling the service.
+        """Asks the service whether epochs can be committed.
 
         Called on the driver when a query starts, and before each commit, so it should remember the answer.
 
         Raises:
-            OptionError: no epoch can be committed; with the reason. The query does not start.
+            OptionError: no epoch can be committed; the query does not start.
             ServiceError: the service did not say.
         """
 
     @abstractmethod
-    def create_writer(self, schema: StructType, origin: Origin) -> SinkWriter[CommT_co]:
+    def create_writer(self, schema: StructType, origin: Origin) -> SinkWriter[CommT]:
         """Returns a writer for one task; calls no service yet.
 
         Also called once where the query starts, to check the columns; that writer is closed at once.
@@ -495,7 +485,7 @@ class Committer(ABC, Generic[CommT]):
         return {}
 
 
-class GlobalCommitter(ABC, Generic[CommT_contra, GlobalCommT]):
+class GlobalCommitter(ABC, Generic[CommT, GlobalCommT]):
     """Commits an epoch as a whole (FLIP-143). Idempotent like `Committer`.
 
     After a retryable `SluiceError` of any method, the method is called again after a pause, with the same
@@ -507,7 +497,7 @@ class GlobalCommitter(ABC, Generic[CommT_contra, GlobalCommT]):
         """Returns those that are not committed yet."""
 
     @abstractmethod
-    def combine(self, committables: Sequence[CommT_contra]) -> GlobalCommT:
+    def combine(self, committables: Sequence[CommT]) -> GlobalCommT:
         """Combines the committables of all tasks into one."""
 
     @abstractmethod
