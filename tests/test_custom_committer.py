@@ -28,7 +28,7 @@ SCHEMA = StructType([StructField("id", LongType())])
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Saves the module as the page says."""
-    (code, _) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     directory = tmp_path / "modules"
     directory.mkdir()
     (directory / "sqlite_sink.py").write_text(code)

@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, S
 
 from sluice.destinations import read_sink
 from sluice.errors import OptionError, ServiceError
-from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, RequestInfo, ResultInfo
+from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, Origin, RequestInfo, ResultInfo
 from sluice.spark.sink import AsyncSinkDataSource
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-destination.md"
@@ -43,6 +43,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "http_destination": "Sends documents to an HTTP endpoint, in batches.",
         "patient": "Waits a second after each refusal.",
         "csv_rows": "Writes rows as lines of CSV.",
+        "event_ids": "Adds an id that stays the same when a batch is repeated.",
         "line_destination": "Sends lines over TCP, on one event loop.",
     }
     directory = tmp_path / "modules"
@@ -269,6 +270,20 @@ def test_a_converter_alone() -> None:
         read_sink(options | {"csvSeparator": ";;"})
     with pytest.raises(OptionError, match="CSV has no form for arrays: a"):
         converter.open(StructType([StructField("a", ArrayType(StringType()))]))
+
+
+def test_an_id_is_the_same_for_every_attempt() -> None:
+    """Also after a restart, and where a slice of a batch is converted again."""
+    module: ModuleType = __import__("event_ids")
+    batch = pa.record_batch([pa.array(["a", "b"])], names=["customer"])
+    found = []
+    for origin in (Origin("x", "q", "r1", 7, 0, 1), Origin("x", "q", "r2", 7, 3, 9)):
+        converter = module.EventConverter()
+        converter.open(None, origin)
+        found += [[*converter.convert(batch)], [*converter.convert(batch.slice(0, 1))]]
+
+    assert found[0] == [b'{"customer": "a", "id": "q-7-a"}', b'{"customer": "b", "id": "q-7-b"}']
+    assert found == [found[0], found[0][:1]] * 2
 
 
 def strategy(config: AsyncSinkConfig, clock: Any) -> Any:

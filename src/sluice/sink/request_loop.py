@@ -198,7 +198,9 @@ class RequestLoop(Generic[JobT, ResultT]):
 
 def close_destination(destination: Any) -> None:
     """Closes a destination that has run no request on a loop, and waits for what its `close` returns."""
-    last = destination.close
+    last = getattr(destination, "close", None)
+    if last is None:
+        return
     if not inspect.iscoroutinefunction(last):
         found = last()
         if not inspect.isawaitable(found):
