@@ -30,6 +30,7 @@ class FakeConnection:
     def __init__(self, world: World) -> None:
         self.problem = ""
         self.number: int | None = None
+        self.is_cut = False  # nothing arrives, and the server does not notice its end
         self.incoming: deque[FromServer] = deque()
         self._world = world
         self._next_attempt = world.now
@@ -43,7 +44,7 @@ class FakeConnection:
         return self.number is not None
 
     def send(self, message: ToServer) -> None:
-        if self.number is not None:
+        if self.number is not None and not self.is_cut:
             self._world.to_server.append((self.number, decode_to_server(encode(message))))
 
     def receive(self) -> list[FromServer]:
@@ -53,7 +54,8 @@ class FakeConnection:
 
     def disconnect(self, problem: str) -> None:
         if self.number is not None:
-            self._world.to_server.append((self.number, None))
+            if not self.is_cut:
+                self._world.to_server.append((self.number, None))
             self._world.connections.pop(self.number, None)
         self.fail(problem)
 
@@ -62,6 +64,7 @@ class FakeConnection:
 
     def fail(self, problem: str) -> None:
         self.number = None
+        self.is_cut = False
         self.incoming.clear()
         self.problem = problem
         self._next_attempt = self._world.now + RETRY
@@ -186,7 +189,7 @@ class World:
 
     def _deliver(self, outgoing: list[Outgoing]) -> None:
         for number, message in outgoing:
-            if number in self.connections:
+            if number in self.connections and not self.connections[number].is_cut:
                 self.connections[number].incoming.append(decode_from_server(encode(message)))
 
     def excess(self) -> float:

@@ -25,6 +25,7 @@ UNITS: list[TokenUnit] = ["records", "bytes", "requests"]
 EVENTS = st.one_of(
     st.tuples(st.just("start"), st.integers(1, 5)),
     st.tuples(st.just("kill"), st.integers(0, 5)),
+    st.tuples(st.just("cut"), st.integers(0, 5)),
     st.tuples(st.just("late"), st.integers(0, 5), st.sampled_from([0.3, 1.5, 4.0, 7.0])),
     st.tuples(st.just("freeze"), st.sampled_from([0.4, 1.0, 2.5, 6.0])),
     st.tuples(st.just("kill server")),
@@ -39,6 +40,8 @@ def play(world: World, event: tuple[object, ...]) -> None:
             world.start_task(size)
         case ("kill", int(index)) if index < len(world.tasks):
             world.kill(world.tasks[index])
+        case ("cut", int(index)) if index < len(world.tasks):
+            world.tasks[index].connection.is_cut = True
         case ("late", int(index), float(seconds)) if index < len(world.tasks):
             world.tasks[index].late_until = world.now + seconds
         case ("freeze", float(seconds)) if not world.is_dead:
@@ -62,7 +65,7 @@ def play(world: World, event: tuple[object, ...]) -> None:
 def test_no_span_of_time_has_more_than_the_rate_and_a_burst(
     events: list[tuple[object, ...]], unit: TokenUnit, burst: int, tasks: int
 ) -> None:
-    """Whatever dies, is late or stands still. Nobody waits for ever while there is a server."""
+    """Whatever dies, is late, stands still or is cut off. Nobody waits for ever while there is a server."""
     world = World(unit=unit, burst=burst)
     world.next_batch(tasks, size=5)
     for event in events:

@@ -287,6 +287,9 @@ class RateLimitingStrategy(ABC):
         """Seconds until the writer asks again, called after `should_block` has returned True.
 
         ``math.inf``: not before an answer has come. The writer also asks after every answer.
+
+        Raises:
+            Exception: the task fails with it.
         """
         return DEFAULT_DELAY
 
