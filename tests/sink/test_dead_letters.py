@@ -246,6 +246,52 @@ def test_a_rejection_is_fatal_if_there_is_no_queue(queue: Any, changes: Any, hin
     assert str(caught.value) == f"FakeDestination: 1 record was refused for good ({hint}): no b here"
 
 
+def reject_exclamations(_: int, entries: Sequence[str]) -> Outcome:
+    return SubmitResult(rejected=[Rejection(entry, f"no {entry}") for entry in entries if entry[0] == "!"])
+
+
+@pytest.mark.parametrize("destination", [picky, lambda: FakeDestination(reject_exclamations)])
+def test_a_task_whose_first_hundred_rows_are_refused_fails(destination: Any) -> None:
+    """By the converter, or by the destination: the others would become dead letters, too."""
+    queue = MemoryQueue()
+    with pytest.raises(InvalidRecordError, match=r"the first 100 rows .* were all refused.*: (no !0|st)"):
+        write(destination(), [f"!{n}" for n in range(1000)], queue)
+
+    assert 100 <= len(queue.dead_letters) <= 300
+    assert queue.durable == 0
+
+
+@pytest.mark.parametrize("destination", [picky, lambda: FakeDestination(reject_exclamations)])
+@pytest.mark.parametrize("accepted", [0, 99])
+def test_one_row_that_is_accepted_is_enough(destination: Any, accepted: int) -> None:
+    """Also if it waits to be sent while later rows are refused."""
+    made, queue = destination(), MemoryQueue()
+    values = [f"!{n}" for n in range(1000)]
+    values[accepted] = "a"
+    write(made, values, queue)
+
+    assert len(queue.dead_letters) == queue.durable == 999
+
+
+def test_rows_that_are_too_large_count_as_refused() -> None:
+    """Those beside them that are not are sent before the task is judged."""
+    large = {"max_record_size_in_bytes": 5, "oversized_records": "deadLetter"}
+    queue = MemoryQueue()
+    write(FakeDestination(), ["x" * 9] * 90 + ["ok"] + ["x" * 9] * 210, queue, **large)
+
+    assert len(queue.dead_letters) == 300
+    with pytest.raises(InvalidRecordError, match=r"were all refused.*larger than the limit"):
+        write(FakeDestination(), ["x" * 9] * 100, MemoryQueue(), **large)
+
+
+def test_fewer_rows_may_all_be_refused() -> None:
+    """A small micro-batch may hold nothing else."""
+    queue = MemoryQueue()
+    write(picky(), ["!"] * 99, queue)
+
+    assert len(queue.dead_letters) == queue.durable == 99
+
+
 def test_a_rejection_is_no_sign_of_load() -> None:
     """The strategy is told only of entries that are sent again: a slower rate would not help the others."""
     told: list[ResultInfo] = []

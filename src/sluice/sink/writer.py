@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 
 # How long `close` waits for requests in flight (seconds); `readTimeout` of the AWS destinations is as long.
 _LONGEST_CLOSE: Final = 60.0
+_FIRST_ROWS: Final = 100
+"""If so many rows are refused for their own sake before one is accepted, the cause is hardly the rows."""
 
 _Requests: TypeAlias = (
     RequestThreads[Request[EntryT], Answer[EntryT]] | RequestLoop[Request[EntryT], Answer[EntryT]]
@@ -123,6 +125,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             is_throttling=self._destination.is_throttling,
             keeps_rejected=dead_letters is not None,
         )
+        self._first_reason = ""  # of the dead letters
         self._opened = False
         self._sizes_of = EntrySizes(self._destination.size_in_bytes, self.name)
         self._taker = EntryTaker(self._sizes_of, config.max_record_size_in_bytes)
@@ -166,7 +169,8 @@ class AsyncSinkWriter(Generic[EntryT]):
 
         Raises:
             OptionError: the destination cannot take such rows, and `open` was not called.
-            InvalidRecordError: a row can never be delivered, and nothing takes dead letters.
+            InvalidRecordError: a row can never be delivered, and nothing takes dead letters; or the first
+                100 rows became dead letters.
             Exception: an error that the destination calls fatal, or a `SluiceError` because a record was
                 refused for longer than ``max_retry_duration``.
         """
@@ -183,6 +187,7 @@ class AsyncSinkWriter(Generic[EntryT]):
                     self._scheduler.add(taken.entries[added:end], taken.sizes[added:end], self._clock())
                     self._step(draining=False)
                     added = end
+                self._fail_if_all_are_refused()
 
     def flush(self) -> None:
         """Sends everything; returns when all entries are acknowledged and all dead letters durable.
@@ -193,10 +198,8 @@ class AsyncSinkWriter(Generic[EntryT]):
             Exception: as `write` does.
         """
         with self._ownership():
-            self._step(draining=True)
-            while not self._scheduler.idle:
-                self._mailbox.wait(self._scheduler.wake_at)
-                self._step(draining=True)
+            self._drain()
+            self._fail_if_all_are_refused()
             if self._dead_letters is not None:
                 self._dead_letters.flush()
 
@@ -338,6 +341,25 @@ class AsyncSinkWriter(Generic[EntryT]):
             self._requests.cancel(request)
         self._scheduler.to_cancel.clear()
 
+    def _drain(self) -> None:
+        self._step(draining=True)
+        while not self._scheduler.idle:
+            self._mailbox.wait(self._scheduler.wake_at)
+            self._step(draining=True)
+
+    def _fail_if_all_are_refused(self) -> None:
+        """Ends a task of which the first rows became dead letters; earlier rows may still be accepted."""
+        figures = self._scheduler.figures
+        if figures.dead_letters < _FIRST_ROWS or figures.records:
+            return
+        self._drain()
+        if not figures.records:
+            raise InvalidRecordError(
+                f"{self.name}: the first {_FIRST_ROWS} rows of this task were all refused. The first reason: "
+                f"{self._first_reason}. The next rows would probably be refused, too: check the columns, the "
+                "options of the destination and elementConverter"
+            )
+
     def _fail(self, answer: Answer[EntryT], error: BaseException, now: float) -> None:
         try:
             fatal = self._is_fatal(error)
@@ -390,6 +412,7 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     def _add_dead_letter_of_row(self, row: pa.RecordBatch, reason: str) -> None:
         self._add_dead_letter(dead_letter_of_row(row, reason, data_is_sent=self._data_is_sent))
+        self._fail_if_all_are_refused()
 
     def _add_dead_letters_of_entry(self, entry: EntryT, reason: str) -> None:
         for record in list(self._destination.unpacked(entry)) or [entry]:
@@ -398,5 +421,6 @@ class AsyncSinkWriter(Generic[EntryT]):
     def _add_dead_letter(self, dead_letter: DeadLetter) -> None:
         if self._dead_letters is None:
             raise InvalidRecordError(dead_letter.reason)
+        self._first_reason = self._first_reason or dead_letter.reason
         self._dead_letters.add(dead_letter)
         self._scheduler.record_dead_letter()
