@@ -87,10 +87,11 @@ def test_null_data_is_refused_with_its_row() -> None:
 
 @pytest.mark.parametrize("key", ["", "k" * 257])
 def test_partition_keys_that_are_empty_or_too_long_are_refused(key: str) -> None:
-    """A key has 1 to 256 characters."""
+    """A key has 1 to 256 characters. The message says how to make a long one short."""
     message = refused(data=["secret"] * 2, partitionKey=["fine", key])
 
     assert f"row 1 of a batch of rows (counted from 0): column 'partitionKey' has {len(key)}" in message
+    assert "sha2(partitionKey, 256)" in message
     assert "secret" not in message
 
 

@@ -128,7 +128,7 @@ def _partition_keys(array: Any, start: int) -> list[str | None] | None:
             _NAME,
             start + row,
             f"column 'partitionKey' has {lengths[row].as_py()} characters: allowed are 1 to "
-            f"{MAX_KEY_LENGTH}, or null for a random key",
+            f"{MAX_KEY_LENGTH}, or null for a random key. sha2(partitionKey, 256) shortens long keys",
         )
     return python_values(_NAME, _PARTITION_KEY.name, array, start)
 
