@@ -34,6 +34,7 @@ from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.strategy_cache import strategy_cache
 from sluice.spark import sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
+from sluice.spark_settings import SparkSettings
 
 SCHEMA = StructType([StructField("data", StringType())])
 
@@ -436,6 +437,23 @@ def test_the_server_of_a_shared_bucket_starts_with_the_first_tasks(monkeypatch: 
         assert [copy._query_server for copy in copies] == [address, address]
         assert b"secret" not in repr(vars(copies[0])).encode()
         started.clear()
+
+
+def test_a_bucket_that_workers_cannot_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there certainly are other hosts."""
+    bucket = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "3"}
+    given = {**OPTIONS, **bucket, "tokenBucketScope": "query"}
+    for settings in (SparkSettings("local[4]"), SparkSettings()):
+        monkeypatch.setattr(sink_writer, "find_spark_settings", lambda settings=settings: settings)
+        sink_writer.StreamSinkWriter(given, SCHEMA, overwrite=False)
+    cluster = SparkSettings("spark://10.0.0.1:7077", "driver", "10.0.0.5")
+    monkeypatch.setattr(sink_writer, "find_spark_settings", lambda: cluster)
+    with pytest.raises(
+        OptionError, match=r"'tokenBucketAddress' is '127\.0\.0\.1': tasks of other hosts cannot"
+    ):
+        sink_writer.StreamSinkWriter(given, SCHEMA, overwrite=False)
+    reachable = {**given, "tokenBucketAddress": "10.0.0.5"}
+    sink_writer.StreamSinkWriter(reachable, SCHEMA, overwrite=False)
 
 
 def test_without_anything_in_common_no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from sluice.channels.channel import Address
 from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError, SluiceError
+from sluice.hosts import is_loopback
 from sluice.query_server.launch import find_or_start
 from sluice.sink.contracts import CommittingDestination, Origin
 from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
@@ -111,6 +112,7 @@ class _SinkWriter:
         _check_dead_letters(setup, self._write_id)
         self._needs_setup = needs_setup(setup)
         self._server_address = query_server_address(setup)
+        _check_server_address(self._server_address)
         self._query_server: Address | None = None
         self._is_for_tasks = False
 
@@ -232,6 +234,20 @@ def _check_dead_letters(setup: SinkSetup, write_id: str) -> None:
         queue = setup.dead_letters(_origin(setup, write_id))
         queue.check_writable(lambda: find_spark_settings().is_local)
         _checked_dead_letters.add(setup.strategy_cache_key)
+
+
+def _check_server_address(address: str | None) -> None:
+    """Refuses an address of the query server that no task of another host can connect to.
+
+    Raises:
+        OptionError: it is such an address, and there are other hosts.
+    """
+    if address is not None and is_loopback(address) and (spark := find_spark_settings()).is_spread:
+        raise OptionError(
+            f"{FORMAT}: option 'tokenBucketAddress' is {address!r}: tasks of other hosts cannot connect to "
+            f"it, and the master is {spark.master}: allowed is an address of the driver host that workers "
+            "can connect to"
+        )
 
 
 def _pickled_and_back(value: Any) -> object:
