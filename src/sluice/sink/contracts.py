@@ -149,9 +149,9 @@ class Destination(ABC, Generic[EntryT]):
     def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT] | Awaitable[SubmitResult[EntryT]]:
         """Sends one request, without retries, and waits for its answer.
 
-        Runs on a thread of its own; several run at a time. A coroutine function (``async def submit``) runs
-        on the task's event loop instead, and is cancelled after `request_timeout` and when the task fails. An
-        exception means that no entry is known to have been accepted.
+        Several run at a time, each on a thread of its own. A coroutine function runs on the task's event
+        loop, and is cancelled after `request_timeout` and when the task fails. An exception means that no
+        entry is known to have been accepted.
         """
 
     @abstractmethod
@@ -309,14 +309,13 @@ class Epoch:
     """What is committed as one: a micro-batch of a streaming query, or a whole batch write.
 
     Attributes:
-        query: Spark's id of the streaming query, the same after every restart; with `txnAppId`, that id; None
-            in any other batch write.
+        query: Spark's id of the streaming query, the same after every restart; or `txnAppId`; else None.
         run: the id of this run of the query, or of the batch write; never used twice.
-        batch: the id of the micro-batch, or `txnVersion`. After a restart, a new run may write the same batch
-            again. None in a batch write without `txnVersion`, which is never repeated.
-        content: what the batch holds, as a digest: the same whenever this batch is repeated, and another one
-            if Spark plans a batch anew under an id that was used before, as with an older checkpoint. Keep it
-            with what is committed, and compare. None if it is not known.
+        batch: the id of the micro-batch, which a new run may write again after a restart; or `txnVersion`;
+            else None: a batch write is never repeated.
+        content: a digest of the batch: the same whenever this batch is repeated, another one if Spark plans a
+            batch anew under an old id, as with an older checkpoint. Keep it with what is committed, and
+            compare. None if it is not known.
         is_transaction: whether this is a batch write with `txnAppId` and `txnVersion`.
     """
 
@@ -353,8 +352,7 @@ class SinkWriter(ABC, Generic[CommT]):
     """Writes the rows of one task, durable and not yet visible (FLIP-143).
 
     One thread calls `write` for every batch of rows, then `prepare_commit`, or `abort` if anything was
-    raised, and at last `close`. When a worker is killed, nothing more is called: `clean_up` of the
-    destination removes what such a task has left behind.
+    raised, and at last `close`. If a worker is killed, `CommittingDestination.clean_up` removes what is left.
 
     Attributes:
         bytes: written so far, for the figures of the commit.
@@ -367,24 +365,19 @@ class SinkWriter(ABC, Generic[CommT]):
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Writes the rows of a `pyarrow.RecordBatch`, which has the columns of `create_writer`'s schema.
-
-        Called once for each batch that Spark passes to the task, if it succeeds.
+        """Writes rows. The batch has the columns of `create_writer`'s schema.
 
         Raises:
             SluiceError: if it is retryable, the call is repeated with the same batch for `maxRetryDuration`,
-                so none of its rows may be written by then. `prepare_commit` and `create_writer` are repeated
-                likewise.
-            Exception: the task fails with it, after `abort`.
+                so none of its rows may be written. So are `prepare_commit` and `create_writer`.
+            Exception: the task fails, after `abort`.
         """
 
     @abstractmethod
     def prepare_commit(self) -> Sequence[CommT]:
-        """Makes all rows durable; returns what a committer needs to make them visible.
+        """Makes all rows durable; returns what a committer needs to make them visible, if there are rows.
 
-        Committables are plain data: Spark pickles them and brings them to the driver. If one of them
-        cannot be pickled, `abort` is called, and the task fails. Return an empty sequence if the task had no
-        rows.
+        Spark pickles these committables for the driver. If that fails, the task fails after `abort`.
         """
 
     @abstractmethod
@@ -392,10 +385,7 @@ class SinkWriter(ABC, Generic[CommT]):
         """Removes what was written."""
 
     def close(self) -> None:
-        """Releases threads and files. Called once, last.
-
-        If it raises after `prepare_commit`, the task fails, and `abort` is called after it.
-        """
+        """Releases threads and files. Called once, last. If it raises, the task fails after `abort`."""
 
     def figures(self) -> Mapping[str, float]:
         """As `Destination.figures`. Called once, after `prepare_commit`."""
@@ -407,17 +397,13 @@ class CommittingDestination(ABC, Generic[CommT]):
 
     It overrides `create_committer`, `create_global_committer` or both. With both, the `Committer` commits
     first, and the `GlobalCommitter` then commits the epoch as a whole; its `filter_recovered_committables` is
-    called before either commits. Spark commits and aborts in a process of its own, with a destination and
-    committers made anew each time.
+    called before either commits. Spark makes destination and committers anew for each commit and abort.
 
-    Its class has ``OPTIONS`` and ``from_options`` like that of any destination, and no ``LIMITS``: batching,
-    retries and rate limiting are its own business.
-
-    Attributes:
-        name: as that of `Destination`.
+    Its class has ``OPTIONS`` and ``from_options`` like that of any destination, and no ``LIMITS``.
     """
 
     name: str = ""
+    """See `Destination`."""
 
     def check(self) -> None:
         """Asks the service whether epochs can be committed.
@@ -448,18 +434,17 @@ class CommittingDestination(ABC, Generic[CommT]):
         return None
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
-        """Removes what killed tasks and killed drivers have left behind.
+        """Removes what killed tasks and drivers have left behind; called after each commit and each abort.
 
-        Called after each commit (with ``committed=True``) and each abort of an epoch. An exception is logged
-        and fails nothing.
+        An exception is logged and fails nothing.
         """
 
 
 class Committer(ABC, Generic[CommT]):
     """Makes visible what the tasks of an epoch have written (FLIP-143).
 
-    Both methods are idempotent. They may be called again for the same epoch; after a restart they are, with
-    the committables of the new run. A committer is not told whether the epoch was committed before a crash: a
+    `commit` and `abort` are idempotent: they may be called again for the same epoch, after a restart with the
+    committables of the new run. A committer does not learn whether the epoch was committed before a crash: a
     destination that must know has a `GlobalCommitter` as well.
     """
 
@@ -468,9 +453,8 @@ class Committer(ABC, Generic[CommT]):
         """Commits; returns those to try again after a pause.
 
         Raises:
-            SluiceError: if it is retryable, all that were passed to this call are tried again after a pause;
-                else, or when no attempt is left, the query fails with this message. Any other exception
-                fails the query.
+            SluiceError: if it is retryable, the call is repeated for `maxRetryDuration`.
+            Exception: the query fails with this message.
         """
 
     @abstractmethod
@@ -478,10 +462,7 @@ class Committer(ABC, Generic[CommT]):
         """Removes what the tasks have written, except for what is committed already."""
 
     def close(self) -> None:
-        """Releases what the committer holds, such as connections. Called once, last, whatever has failed.
-
-        An exception is logged and fails nothing.
-        """
+        """Releases connections. Called once, last, whatever has failed. An exception is logged."""
 
     def figures(self) -> Mapping[str, float]:
         """As `Destination.figures`. Called once, before `close`; lost if the epoch was not committed."""
@@ -489,11 +470,7 @@ class Committer(ABC, Generic[CommT]):
 
 
 class GlobalCommitter(ABC, Generic[CommT, GlobalCommT]):
-    """Commits an epoch as a whole (FLIP-143). Idempotent like `Committer`.
-
-    After a retryable `SluiceError` of any method, the method is called again after a pause, with the same
-    arguments. Any other exception fails the query.
-    """
+    """Commits an epoch as a whole (FLIP-143). Idempotent, and repeated after errors, like `Committer`."""
 
     @abstractmethod
     def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
