@@ -19,7 +19,7 @@ FILE = Option("file", TEXT, None, "File that requests are appended to.", require
 class Lines(ElementConverter):
     """Makes a line of JSON of each row."""
 
-    def open(self, schema):
+    def open(self, schema, origin):
         pass  # a place to look at the columns, and to refuse them
 
     def convert(self, batch):
