@@ -32,7 +32,7 @@ from sluice.query_server.protocol import decode_to_server, encode
 __all__ = ["QueryServer", "main"]
 
 _TICK: Final = 0.5
-"""Seconds, at most, between two checks of what is due."""
+"""Seconds, at most, between two checks of what is due, and whether the server is to end."""
 _LINGER: Final = 10.0
 """Seconds without a connected task after which a server ends if its owner has ended. If Spark repeats tasks
 in new processes, they find the server."""
@@ -49,7 +49,6 @@ class QueryServer:
 
     Args:
         host: the address to listen on.
-        clock: monotonic seconds.
 
     Attributes:
         address: where tasks connect, with a secret that is made here.
@@ -58,9 +57,8 @@ class QueryServer:
         OSError: this host has no such address.
     """
 
-    def __init__(self, host: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, host: str) -> None:
         self._service = BucketService()
-        self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
@@ -81,21 +79,21 @@ class QueryServer:
         Args:
             is_over: called with the seconds since a task was connected.
         """
-        next_look = used_at = self._clock()
+        next_look = used_at = time.monotonic()
         try:
             while True:
-                now = self._clock()
+                now = time.monotonic()
                 if self._service.has_tasks:
                     used_at = now
                 if now >= next_look:
                     next_look = now + _TICK
                     if is_over(now - used_at):
                         return
-                self.step(min(next_look - now, max(self._service.wait, _SHORTEST_WAIT)))
+                self._step(min(next_look - now, max(self._service.wait, _SHORTEST_WAIT)))
         finally:
             self.close()
 
-    def step(self, timeout: float) -> None:
+    def _step(self, timeout: float) -> None:
         """Waits for messages for at most `timeout` seconds, and handles them."""
         events = self._selector.select(timeout)
         for key, _ in events:
@@ -105,7 +103,7 @@ class QueryServer:
             self._woken.recv(4096)
         while not self._accepted.empty():
             self._keep(self._accepted.get())
-        self._send(self._service.due(self._clock()))
+        self._send(self._service.due(time.monotonic()))
 
     def close(self) -> None:
         """Closes all connections."""
@@ -134,7 +132,7 @@ class QueryServer:
         try:
             while not channel.is_idle():
                 message = decode_to_server(channel.receive(at_most=_LONGEST_MESSAGE))
-                for _, answer in self._service.handle(number, message, self._clock()):
+                for _, answer in self._service.handle(number, message, time.monotonic()):
                     channel.send(encode(answer))
         except (OSError, EOFError, SluiceError, msgspec.MsgspecError):
             self._drop(number)
@@ -152,7 +150,7 @@ class QueryServer:
         channel = self._channels.pop(number)
         self._selector.unregister(channel)
         channel.close()
-        self._service.lost(number, self._clock())
+        self._service.lost(number, time.monotonic())
 
 
 def _is_running(process: int) -> bool:
