@@ -259,7 +259,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.channels.channel", "from sluice.sink.contracts import Destination"),
         ("sluice.source.planner", "from sluice.channels.channel import Channel"),
         ("sluice.sink.writer", "from sluice.kinesis.fanout.link import Link"),
-        ("sluice.sink.token_bucket", "from sluice.query_server.bucket import HOLD_TIME"),
+        ("sluice.sink.rate.token_bucket", "from sluice.query_server.bucket import HOLD_TIME"),
         ("sluice.query_server.bucket", "from sluice.sink.contracts import RequestInfo"),
         ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
         ("sluice.kinesis.client", "import sluice.spark.source"),

@@ -1,4 +1,4 @@
-"""A service with a token bucket that several tasks of the sink share, in virtual time.
+"""A service with token buckets that several tasks of the sink share, in virtual time.
 
 It refuses what it has no tokens for, and fails entries and requests whatever the load is. Nothing sleeps: a
 minute of sixteen tasks takes seconds.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import heapq
 import math
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ServiceError
@@ -21,11 +22,10 @@ from sluice.sink.scheduler import Request, SinkScheduler
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["LOAD", "UNTOLD", "Run", "Scenario", "Service"]
+__all__ = ["Run", "Scenario", "Service"]
 
 LOAD = "Throttled"
 FAILED = "InternalFailure"
-UNTOLD = "Unavailable"
 ENTRY_SIZE = 1000  # bytes, on average
 LAG = (
     1e-4  # seconds by which a strategy reads the clock later than the writer that asks it, as with a real one
@@ -45,7 +45,12 @@ class Scenario:
         lost_answers: the probability that a request is carried out, and its answer is lost.
         refused_requests: the probability that a request is refused for load, though there is none.
         refused_entries: the probability that an entry is, each by itself. It takes no token.
-        told: whether the codes of refusals tell load from failure.
+        hot: of two buckets (shards) with half of the capacity each, the share of entries that the first one
+            gets; 0.0: there is one bucket.
+        at_a_time: requests that the service works on at a time; it refuses others as a whole. None: any.
+        stall: seconds for which a writer does nothing after every `stall_every` entries.
+        pauses: (seconds of the capacity, seconds): micro-batches of so many rows, and how long a task waits
+            from the last answer to the next rows; None: there are always rows.
         whole: a request is refused as a whole if a part of it would be refused.
         tasks: that write at the same time.
         offered: records a second of all tasks; infinity: as many as are taken.
@@ -66,7 +71,11 @@ class Scenario:
     lost_answers: float = 0.0
     refused_requests: float = 0.0
     refused_entries: float = 0.0
-    told: bool = True
+    hot: float = 0.0
+    at_a_time: int | None = None
+    stall: float = 0.0
+    stall_every: int = 10_000
+    pauses: tuple[float, float] | None = None
     whole: bool = False
     tasks: int = 1
     offered: float = math.inf
@@ -79,15 +88,16 @@ class Scenario:
 
     @property
     def passing(self) -> float:
-        """The share of attempts that do not fail, whatever the load is."""
-        requests = (1 - self.failing_requests) * (1 - self.refused_requests) * (1 - self.lost_answers)
-        return (1 - self.failing_entries) * requests
+        """The share of entries with a token that do not fail."""
+        return (1 - self.failing_entries) * (1 - self.lost_answers)
 
     def admitted(self, now: float) -> float:
         """Records a second that the service takes at this time, were none to fail."""
         capacity = _latest(self.steps, now, self.capacity)
         if self.byte_capacity is not None:
             capacity = min(capacity, self.byte_capacity * capacity / self.capacity / ENTRY_SIZE)
+        if self.hot:
+            capacity = min(capacity, capacity / 2 / self.hot)  # the hot shard holds up the rows behind it
         return capacity
 
     def failing_at(self, now: float) -> float:
@@ -113,10 +123,15 @@ class Service:
         self._scenario = scenario
         self._random = random.Random(seed)
         self._counted = 0.0
-        self._share = self._level()  # of the bucket, in entries
+        self._shards = 2 if scenario.hot else 1
+        self._tokens = [self._level()] * self._shards  # in entries
+        self.running = 0  # requests that it works on
 
     def answer(self, entries: Sequence[int], sizes: Sequence[int], now: float) -> Answer:
         scenario, draw = self._scenario, self._random.random
+        if scenario.at_a_time is not None and self.running >= scenario.at_a_time:
+            return Answer(set(entries), set(), turned_away=True)
+        self.running += 1
         if draw() < scenario.failing_requests:
             return Answer(set(), set(), error=True)
         refuses = scenario.refused_at(now)
@@ -125,17 +140,18 @@ class Service:
         self._fill(now)
         q = scenario.refused_entries
         refused = {entry for entry in entries if draw() < q} if q else set()
-        before = self._share
+        before = list(self._tokens)
         for entry, size in zip(entries, sizes, strict=True):
             if entry in refused:
                 continue
+            shard = 0 if not scenario.hot or entry % 100 < 100 * scenario.hot else 1
             cost = 1.0 if scenario.byte_capacity is None else max(self._cost(size), 0.0)
-            if self._share < cost:
+            if self._tokens[shard] < cost:
                 refused.add(entry)
             else:
-                self._share -= cost
+                self._tokens[shard] -= cost
         if refused and scenario.whole:
-            refused, self._share = set(entries), before
+            refused, self._tokens = set(entries), before
         p = scenario.failing_at(now)
         failed = {entry for entry in entries if draw() < p} - refused if p else set()
         return Answer(refused, failed, error=draw() < scenario.lost_answers)
@@ -147,21 +163,36 @@ class Service:
         by_bytes = scenario.byte_capacity / ENTRY_SIZE < scenario.capacity
         return size / ENTRY_SIZE if by_bytes else 1.0
 
+    def _rate(self, now: float) -> float:
+        """Tokens a second of a shard."""
+        scenario = self._scenario
+        return (
+            replace(scenario, hot=0.0).admitted(now) / self._shards
+            if scenario.hot
+            else scenario.admitted(now)
+        )
+
     def _level(self) -> float:
-        return max(1.0, self._scenario.burst * self._scenario.admitted(self._counted))
+        return max(1.0, self._scenario.burst * self._rate(self._counted))
 
     def _fill(self, now: float) -> None:
         passed, self._counted = now - self._counted, now
-        self._share = min(self._level(), self._share + passed * self._scenario.admitted(now))
+        rate, level = self._rate(now), self._level()
+        self._tokens = [min(level, tokens + passed * rate) for tokens in self._tokens]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Entries refused for load, and failed otherwise; or an error for all of them."""
+    """Entries refused for load, and failed otherwise; or an error for all of them.
+
+    Attributes:
+        turned_away: the service did not even begin to work on it.
+    """
 
     refused: set[int]
     failed: set[int]
     error: bool = False
+    turned_away: bool = False
 
 
 Make = Callable[[AsyncSinkConfig, Callable[[], float]], RateLimitingStrategy]
@@ -186,7 +217,10 @@ class _Task:
         self.begins = scenario.late if number and number == scenario.tasks - 1 else 0.0
         self.fed = 0
         self.next_feed = self.begins
-        self.at_work = False
+        self.busy_until = 0.0  # it stalls
+        self.stalls = 0
+        self.batch_end = 0  # the last row of a micro-batch
+        self.next_batch: float | None = None
 
 
 class Run:
@@ -203,13 +237,13 @@ class Run:
         self.refused: Counter[int] = Counter()  # for load, by second
         self.sent: Counter[int] = Counter()  # entries that were answered, by second
         self.requests = 0
-        self.rates: list[tuple[float, float]] = []  # the sum of the rates that were learnt
+        self.cpu = 0.0  # seconds in the scheduler and the strategy
         self._sizes: dict[int, int] = {}
         self._events: list[tuple[float, int, int, Any]] = []
         self._count = 0
 
     def scheduler(self, config: AsyncSinkConfig, strategy: Any, jitter: Callable[[], float]) -> Any:
-        return SinkScheduler(config, strategy, name="s", jitter=jitter, is_throttling=_is_throttling)
+        return SinkScheduler(config, strategy, name="s", jitter=jitter)
 
     def until(self, end: float) -> Self:
         if not self._count:
@@ -219,6 +253,9 @@ class Run:
             at, _, number, event = heapq.heappop(self._events)
             self.now = max(self.now, at)
             task = self.tasks[number]
+            if self.now < task.busy_until and not isinstance(event, Request):
+                self._at(task.busy_until, number, event)  # the writer's thread takes no notice
+                continue
             if event is not None:
                 self._happen(task, event)
             self._step(task)
@@ -228,21 +265,32 @@ class Run:
     # --- one task -------------------------------------------------------------------------------------
 
     def _step(self, task: _Task) -> None:
-        offered = self.scenario.offered / self.scenario.tasks
-        while room := min(task.scheduler.room, 500):
+        if self.now < task.busy_until:
+            return  # it takes a step when the stall is over, with the next answer or by itself
+        scenario = self.scenario
+        offered = scenario.offered / scenario.tasks
+        while room := min(task.scheduler.room, 500, self._rows_for(task)):
             if offered < math.inf:
                 room = min(room, int((self.now - task.begins) * offered) - task.fed)
                 if room <= 0:
                     break
             sizes = [self.random.randint(ENTRY_SIZE // 10, ENTRY_SIZE * 19 // 10) for _ in range(room)]
             first = task.fed
+            if scenario.stall and first // scenario.stall_every > task.stalls:
+                task.stalls += 1
+                task.busy_until = self.now + scenario.stall
+                self._at(task.busy_until, task.number, None)
+                return
             task.scheduler.add(range(first, first + room), sizes, self.now)
             task.fed += room
-        for request in task.scheduler.advance(self.now):
+        begun = time.perf_counter()
+        requests = task.scheduler.advance(self.now)
+        self.cpu += time.perf_counter() - begun
+        for request in requests:
             self.requests += 1
             self._at(self.now + self._half_latency(), task.number, request)
         wake = task.scheduler.wake_at
-        if offered < math.inf:
+        if offered < math.inf or scenario.pauses:
             wake = min(wake, self.now + 0.02)
         if wake < math.inf and wake != task.next_feed:
             task.next_feed = wake
@@ -258,18 +306,22 @@ class Run:
             self._at(self.now + self._half_latency(), task.number, (event, answer))
             return
         request, answer = event
+        self.service.running -= not answer.turned_away
         if answer.error:
-            code = FAILED if self.scenario.told else UNTOLD
-            error = ServiceError("failed", code=code, retryable=True)
+            error = ServiceError("failed", code=FAILED, retryable=True)
+            begun = time.perf_counter()
             task.scheduler.fail(request.number, error, fatal=False, now=self.now)
+            self.cpu += time.perf_counter() - begun
             return
         missing = answer.refused | answer.failed
         codes: Counter[str] = Counter()
-        codes[LOAD if self.scenario.told else UNTOLD] += len(answer.refused)
-        codes[FAILED if self.scenario.told else UNTOLD] += len(answer.failed)
+        codes[LOAD] += len(answer.refused)
+        codes[FAILED] += len(answer.failed)
         entries = request.entries
         failed = [entry for entry in entries if entry in missing]
+        begun = time.perf_counter()
         task.scheduler.complete(request.number, SubmitResult(failed, +codes), self.now)
+        self.cpu += time.perf_counter() - begun
 
     def _count_outcome(self, task: _Task, count: int, answer: Answer) -> None:
         second = int(self.now)
@@ -285,17 +337,35 @@ class Run:
         self._count += 1
         heapq.heappush(self._events, (when, self._count, number, event))
 
+    def _rows_for(self, task: _Task) -> int:
+        """How many rows there are now."""
+        if self.scenario.pauses is None:
+            return 500
+        rows, pause = self.scenario.pauses
+        if task.fed == task.batch_end and task.scheduler.idle:
+            if task.next_batch is None:
+                task.next_batch = self.now + (pause if task.fed else 0.0)
+            if self.now >= task.next_batch:
+                task.batch_end += round(rows * self.scenario.capacity / self.scenario.tasks)
+                task.next_batch = None
+        return task.batch_end - task.fed
+
     # --- what came of it ------------------------------------------------------------------------------
 
     def goal(self, start: int, end: int) -> float:
         """What the service could have accepted in these seconds, with all that failed sent again."""
         seconds = range(start, end)
-        return sum(min(self.scenario.admitted(n + 0.5), self.scenario.offered) for n in seconds)
+        goal = sum(min(self.scenario.admitted(n + 0.5), self.scenario.offered) for n in seconds)
+        on, off = self.scenario.pauses or (1.0, 0.0)
+        return goal * on / (on + off)
 
     def utilisation(self, start: int, end: int) -> float:
         """What was accepted in these seconds, as a part of min(C, offered) * (1 - p)."""
-        accepted = sum(self.accepted[n, task.number] for n in range(start, end) for task in self.tasks)
-        return accepted / self.goal(start, end) / self.scenario.passing
+        return self.accepted_between(start, end) / self.goal(start, end) / self.scenario.passing
+
+    def accepted_between(self, start: int, end: int) -> int:
+        """The entries that were accepted in these seconds."""
+        return sum(self.accepted[n, task.number] for n in range(start, end) for task in self.tasks)
 
     def refusals(self, start: int, end: int) -> float:
         """What was refused for load in these seconds, as a part of what was sent."""
@@ -313,7 +383,3 @@ class Run:
             if self.utilisation(begin, begin + width) < 0.85:
                 return float(begin + 1 - start)
         return 0.0
-
-
-def _is_throttling(code: str) -> bool | None:
-    return {LOAD: True, FAILED: False}.get(code)

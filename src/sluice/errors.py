@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 __all__ = [
+    "THROTTLING_CODES",
     "CommitError",
     "DataLossError",
     "InvalidRecordError",
@@ -17,6 +18,7 @@ __all__ = [
     "SluiceError",
     "SourceRuleError",
     "SparkVersionError",
+    "is_throttling",
     "redact_urls",
 ]
 
@@ -77,6 +79,34 @@ class SourceRuleError(SluiceError):
 
 class CommitError(SluiceError):
     """An epoch could not be committed. None of it counts as written; a restart commits it again."""
+
+
+THROTTLING_CODES: Final = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "EC2ThrottledException",
+        "LimitExceededException",
+        "PriorRequestNotComplete",
+        "ProvisionedThroughputExceeded",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "TransactionInProgressException",
+    }
+)
+"""Codes with which AWS services ask to slow down: botocore's `ThrottledRetryableChecker`, and the name that
+DynamoDB's statements use. Codes with ``Throttl`` in them are others: see `is_throttling`."""
+
+
+def is_throttling(code: str) -> bool:
+    """Whether AWS services refuse requests with this code because there are too many, or too large ones."""
+    return code in THROTTLING_CODES or "Throttl" in code
 
 
 class ServiceError(SluiceError):

@@ -16,8 +16,8 @@ from sluice.query_server.protocol import (
     encode,
 )
 from sluice.sink import RequestInfo
+from sluice.sink.rate.token_bucket import TokenUnit, tokens_of
 from sluice.sink.shared_bucket.strategy import SharedBucketStrategy
-from sluice.sink.token_bucket import TokenUnit, tokens_of
 
 __all__ = ["FakeConnection", "Task", "World"]
 

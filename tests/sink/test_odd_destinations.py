@@ -111,9 +111,9 @@ class Judging(FakeDestination):
         assert self._hook != "is_fatal", "it has no answer"
         return super().is_fatal(error)
 
-    def is_throttling(self, code: str) -> bool | None:
+    def is_throttling(self, code: str) -> bool:
         assert self._hook != "is_throttling", code
-        return None
+        return False
 
 
 @pytest.mark.parametrize(

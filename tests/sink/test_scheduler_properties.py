@@ -16,12 +16,14 @@ from sluice.sink import (
     AsyncSinkConfig,
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
+    PacedRateLimitingStrategy,
     RateLimitingStrategy,
     Rejection,
     SinkFigures,
     SubmitResult,
 )
 from sluice.sink.scheduler import Request, SinkScheduler
+from sluice.sink.user_code import adopted
 
 Kind = Literal["accept", "refuse", "fail", "reject"]
 
@@ -55,14 +57,15 @@ class World:
         steps: float = float("inf"),
     ) -> None:
         self.config = settings_
-        self.strategy = strategy
+        self.now = 0.0
+        self.strategy = adopted(strategy, RateLimitingStrategy)
+        self.strategy.use_clock(lambda: self.now)  # as the writer does
         self.scheduler: SinkScheduler[int] = SinkScheduler(
             settings_, strategy, name="w", jitter=lambda: 0.5, keeps_rejected=True
         )
         self.steps_left = steps
         self.rejected: list[int] = []
         self.fates = iter(fates)
-        self.now = 0.0
         self.answers: list[tuple[float, int, Request[int], Fate]] = []
         self.running = 0
         self.expected = SinkFigures()  # counted apart from the scheduler, as far as it is simple
@@ -200,13 +203,22 @@ def setups(draw: st.DrawFn) -> tuple[AsyncSinkConfig, RateLimitingStrategy]:
     )
     most = batch * in_flight
     strategy: RateLimitingStrategy = NoRateLimitingStrategy()
-    if draw(st.booleans()):
+    kind = draw(st.sampled_from(["aimd", "aimd", "published", "none"]))
+    scaling = AIMDScalingStrategy(
+        increase_rate=1, decrease_factor=draw(st.sampled_from([0.5, 0.99])), rate_threshold=most
+    )
+    if kind == "aimd":
+        strategy = PacedRateLimitingStrategy(
+            max_in_flight_requests=in_flight,
+            max_batch_size=batch,
+            scaling_strategy=scaling,
+            jitter=lambda: 0.5,
+        )
+    elif kind == "published":
         strategy = CongestionControlRateLimitingStrategy(
             max_in_flight_requests=in_flight,
             initial_max_in_flight_messages=draw(st.integers(1, most)),
-            scaling_strategy=AIMDScalingStrategy(
-                increase_rate=1, decrease_factor=draw(st.sampled_from([0.5, 0.99])), rate_threshold=most
-            ),
+            scaling_strategy=scaling,
         )
     return settings_, strategy
 

@@ -16,10 +16,10 @@ from sluice.errors import SluiceError
 from sluice.query_server.bucket import BucketService
 from sluice.query_server.protocol import AcquireTokens, Granted, Join
 from sluice.sink import AsyncSinkWriter, RequestInfo
+from sluice.sink.rate.token_bucket import TokenUnit
 from sluice.sink.shared_bucket import strategy as strategy_module
 from sluice.sink.shared_bucket.connection import ServerConnection
 from sluice.sink.shared_bucket.strategy import SharedBucketStrategy
-from sluice.sink.token_bucket import TokenUnit
 
 UNITS: list[TokenUnit] = ["records", "bytes", "requests"]
 EVENTS = st.one_of(

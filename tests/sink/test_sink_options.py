@@ -13,8 +13,9 @@ from sink_fakes import config
 from sluice.errors import OptionError
 from sluice.options import OptionValues, read_options
 from sluice.sink import (
-    CongestionControlRateLimitingStrategy,
+    AsyncSinkConfig,
     NoRateLimitingStrategy,
+    PacedRateLimitingStrategy,
     RateLimitingStrategy,
     RequestInfo,
     ResultInfo,
@@ -215,18 +216,45 @@ def test_all_mistakes_are_in_one_error() -> None:
     [({}, (99, 100)), ({"aimdDecreaseFactor": "0.5"}, (50, 60)), ({"aimdIncrease": "3"}, (99, 100))],
 )
 def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], limits: tuple[int, int]) -> None:
-    """It starts with the highest limit, and a rate; the factor is the destination's unless given."""
+    """It starts with the highest limit; the factor is the destination's unless given."""
     strategy = strategy_from_options(read(**given), LIMITS)(config(max_in_flight_requests=10))
-    assert isinstance(strategy, CongestionControlRateLimitingStrategy)
+    assert isinstance(strategy, PacedRateLimitingStrategy)
     assert strategy.limit == 100
-    assert strategy.rate == 500.0
-    strategy.register_completed_request(ResultInfo(1, 1, failed_otherwise=1))
-    assert strategy._max_in_flight_messages == 100
-    strategy.register_completed_request(ResultInfo(1, 1))
-    down = strategy._max_in_flight_messages
-    strategy.register_completed_request(ResultInfo(0, 1))
+    for at in range(10):
+        strategy.register_in_flight_request(RequestInfo(10, started_at=float(at)))
+    strategy.register_completed_request(ResultInfo(10, 10, 10, started_at=9.0))
+    down = strategy.limit
+    for at in range(9):
+        strategy.register_completed_request(ResultInfo(0, 10, started_at=float(at)))
+    for _ in range(12):
+        strategy.register_in_flight_request(RequestInfo(10))
+        strategy.register_completed_request(ResultInfo(0, 10))
 
-    assert (down, strategy._max_in_flight_messages) == limits
+    assert (down, strategy.limit) == limits
+
+
+class WithItsOwn:
+    """A destination whose author knows which strategy suits it."""
+
+    def create_strategy(self, config: AsyncSinkConfig) -> RateLimitingStrategy:
+        assert config.max_in_flight_requests == 10
+        return NoRateLimitingStrategy()
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, NoRateLimitingStrategy),
+        ({"rateLimiting": "aimd"}, PacedRateLimitingStrategy),
+        ({"aimdIncrease": "3"}, PacedRateLimitingStrategy),
+    ],
+)
+def test_a_destination_may_have_its_own_strategy(given: dict[str, str], kind: type[object]) -> None:
+    """It is taken unless an option asks for another one."""
+    destination: Any = WithItsOwn()
+    strategy = strategy_from_options(read(**given), LIMITS, destination)(config(max_in_flight_requests=10))
+
+    assert isinstance(strategy, kind)
 
 
 def test_a_token_bucket_is_made_from_its_options() -> None:

@@ -19,9 +19,9 @@ from sluice.retry import Retrier
 from sluice.sink import (
     AIMDScalingStrategy,
     CommittingDestination,
-    CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
     Origin,
+    PacedRateLimitingStrategy,
     SubmitResult,
 )
 from sluice.sink.scheduler import SinkScheduler
@@ -181,10 +181,10 @@ def test_an_error_ends_the_task_and_closes_the_writer() -> None:
 def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
     """The rate that refusals lowered, for the same key; no limit is higher than what may be in flight."""
 
-    def strategy() -> CongestionControlRateLimitingStrategy:
-        return CongestionControlRateLimitingStrategy(
+    def strategy() -> PacedRateLimitingStrategy:
+        return PacedRateLimitingStrategy(
             max_in_flight_requests=1,
-            initial_max_in_flight_messages=10,
+            max_batch_size=10,
             scaling_strategy=AIMDScalingStrategy(increase_rate=1, rate_threshold=10),
         )
 

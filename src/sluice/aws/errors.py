@@ -19,7 +19,7 @@ from botocore.eventstream import ParserError as EventStreamParserError
 from botocore.parsers import ResponseParserError
 
 from sluice.aws.regions import known_regions, region_of
-from sluice.errors import ServiceError, redact_urls
+from sluice.errors import ServiceError, is_throttling, redact_urls
 
 __all__ = [
     "EXPIRED_CREDENTIALS",
@@ -29,7 +29,6 @@ __all__ = [
     "DamagedCborError",
     "endpoint_of",
     "is_clock_refused",
-    "is_throttling",
     "is_unanswered",
     "redact",
     "set_failed_operation",
@@ -45,24 +44,6 @@ UNKNOWN_CREDENTIALS: Final = frozenset(
 )
 """Codes with which services refuse keys that were deleted, tokens that expired long ago, and wrong ones."""
 
-_THROTTLING: Final = frozenset(
-    {
-        "BandwidthLimitExceeded",
-        "KMSThrottlingException",
-        "LimitExceededException",
-        "PriorRequestNotComplete",
-        "ProvisionedThroughputExceeded",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "SlowDown",
-        "ThrottledException",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequestsException",
-    }
-)
 # Beyond these, every answer with a status of 500 or more, or 408 (a proxy's timeout).
 _TRANSIENT: Final = frozenset(
     {
@@ -168,11 +149,6 @@ class DamagedCborError(DamagedAnswerError):
     """The same of an answer in CBOR."""
 
 
-def is_throttling(code: str) -> bool:
-    """Whether services refuse requests with this code because there are too many, or too large ones."""
-    return code in _THROTTLING or "Throttl" in code
-
-
 def is_unanswered(error: ServiceError) -> bool:
     """Whether the call failed before any answer came.
 
@@ -246,7 +222,7 @@ def _from_answer(error: sdk.ClientError, operation: str, target: str, endpoint: 
     cause = str(details.get("Message") or "") or f"HTTP status {status}"
     cause = _in_role(error, operation, cause)
     is_damaged = _CODE.fullmatch(name) is None
-    throttling = name in _THROTTLING or status == 429
+    throttling = is_throttling(name) or status == 429
     return ServiceError(
         _message(operation, target, endpoint, code, cause),
         operation=operation,

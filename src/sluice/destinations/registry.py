@@ -212,8 +212,8 @@ def _async_setup(
     options: Mapping[str, str],
 ) -> AsyncSinkSetup | None:
     config = config_from_options(values, found.LIMITS)
-    create_strategy = strategy_from_options(values, found.LIMITS)
     destination = found.from_options(values, connection)
+    create_strategy = strategy_from_options(values, found.LIMITS, destination)
     if config is None or destination is None:
         return None
     return AsyncSinkSetup(

@@ -20,13 +20,14 @@ from sluice.sink.contracts import (
 from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue
 from sluice.sink.figures import SinkFigures
 from sluice.sink.progress import SinkProgress
-from sluice.sink.rate_limiting import (
+from sluice.sink.rate.strategies import (
     AIMDScalingStrategy,
     CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
+    PacedRateLimitingStrategy,
     ScalingStrategy,
-    TokenBucketRateLimitingStrategy,
 )
+from sluice.sink.rate.token_bucket import TokenBucketRateLimitingStrategy
 from sluice.sink.writer import AsyncSinkWriter
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "GlobalCommitter",
     "NoRateLimitingStrategy",
     "Origin",
+    "PacedRateLimitingStrategy",
     "RateLimitingStrategy",
     "Rejection",
     "RequestInfo",

@@ -11,10 +11,12 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from sluice.sink.well_known_codes import is_throttling_code
+from sluice.sink.rate.causes import Cause, cause_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from sluice.sink.config import AsyncSinkConfig
 
 __all__ = [
     "DEFAULT_DELAY",
@@ -165,7 +167,14 @@ class Destination(ABC, Generic[EntryT]):
         """
         return None
 
-    def is_throttling(self, code: str) -> bool | None:
+    def create_strategy(self, config: AsyncSinkConfig) -> RateLimitingStrategy | None:  # noqa: ARG002
+        """The rate limiting strategy of a writer if option `rateLimiting` is not given (FLIP-242).
+
+        None: the default, `aimd`.
+        """
+        return None
+
+    def is_throttling(self, code: str) -> bool:
         """Whether a code means load. Rate limiting slows down for load, and for nothing else.
 
         Args:
@@ -174,10 +183,9 @@ class Destination(ABC, Generic[EntryT]):
 
         Returns:
             True: the service takes less than it is sent. False: it failed, and would have done so at any
-            rate. None: the code does not say; the rate limiting strategy finds out. Here, by codes that many
-            services use alike.
+            rate. By default, as `sluice.sink.rate.causes` says.
         """
-        return is_throttling_code(code)
+        return cause_of(code) is Cause.LOAD
 
     def unpacked(self, entry: EntryT) -> Iterable[object]:
         """The user's records in an entry that was rejected or is too large; each becomes a dead letter."""
@@ -216,11 +224,9 @@ class ResultInfo:
     Attributes:
         failed_messages: the entries that were not accepted and are to be sent again.
         batch_size: the entries of the request.
-        throttled_messages: those of `failed_messages` that were refused for load.
+        throttled_messages: those of `failed_messages` that were refused for load. The others failed.
         seconds: from sending the request until it was answered, or given up; None if not known.
         started_at: when the request was sent, in seconds of the writer's monotonic clock; None if not known.
-        failed_otherwise: those of `failed_messages` that failed for a reason that is not load. Of all others
-            the cause is not known: see `untold`.
     """
 
     failed_messages: int
@@ -228,17 +234,11 @@ class ResultInfo:
     throttled_messages: int = 0
     seconds: float | None = field(default=None, compare=False)
     started_at: float | None = field(default=None, compare=False)
-    failed_otherwise: int = 0
 
     @property
     def accepted(self) -> int:
         """The entries that are not to be sent again."""
         return self.batch_size - self.failed_messages
-
-    @property
-    def untold(self) -> int:
-        """The entries that were not accepted and may have been refused for load, or not."""
-        return self.failed_messages - self.throttled_messages - self.failed_otherwise
 
 
 class RateLimitingStrategy(ABC):

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from sluice.errors import OptionError
 from sluice.options import HOST, TEXT, Option, OptionValues, choice, integer, number
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
-from sluice.sink.contracts import RateLimitingStrategy
-from sluice.sink.rate_limiting import (
+from sluice.sink.contracts import Destination, RateLimitingStrategy
+from sluice.sink.rate.strategies import (
     AIMDScalingStrategy,
-    CongestionControlRateLimitingStrategy,
     NoRateLimitingStrategy,
-    TokenBucketRateLimitingStrategy,
+    PacedRateLimitingStrategy,
 )
+from sluice.sink.rate.token_bucket import TokenBucketRateLimitingStrategy, TokenUnit
 from sluice.sink.shared_bucket.strategy import SharedBucketConfig, sink_of
-from sluice.sink.token_bucket import TokenUnit
 from sluice.sink.user_code import load_object, takes_argument
 
 __all__ = [
@@ -41,22 +39,23 @@ RATE_LIMITING = Option(
     "rateLimiting",
     TEXT,
     "aimd",
-    "What limits sending: `aimd` (learns from what is accepted how many records may be in flight, and how "
-    "many a second are sent), `token-bucket`, `none`, or `package.module:Name`.",
-    shown_default="`aimd`",
+    "What limits sending: `aimd` (learns from refusals how many records to send a second, and how many may "
+    "be in flight), `token-bucket`, `none`, or `package.module:Name`.",
+    shown_default="the destination's, else `aimd`",
 )
 AIMD_INCREASE = Option(
     "aimdIncrease",
     integer(1),
     10,
-    "How many more records may be in flight after a request that was accepted.",
+    "How many more records may be in flight after an accepted request, once a refusal has lowered the limit.",
     shown_default="10",
 )
 AIMD_DECREASE_FACTOR = Option(
     "aimdDecreaseFactor",
     number(0.0, 0.999999, above=True),
     None,
-    "What a refusal multiplies the number of records that may be in flight by.",
+    "What the records in flight are multiplied by after a request that was refused for load as a whole while "
+    "others were in flight. Requests do not become smaller.",
     shown_default="0.5 (kinesis: 0.99)",
 )
 TOKEN_BUCKET_RATE = Option(
@@ -108,9 +107,15 @@ RATE_LIMITING_OPTIONS: Final[tuple[Option[Any], ...]] = (
 
 
 def strategy_from_options(
-    values: OptionValues, limits: SinkLimits
+    values: OptionValues, limits: SinkLimits, destination: Destination[Any] | None = None
 ) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
-    """A function that makes the rate limiting strategy. Problems are noted for `values.check()`."""
+    """A function that makes the rate limiting strategy. Problems are noted for `values.check()`.
+
+    Args:
+        values: of the options.
+        limits: of the destination's class.
+        destination: whose own strategy is taken if no option asks for another one; None if it cannot be made.
+    """
     name = values.require(RATE_LIMITING)
     _check_options_of_aimd(values, name)
     if name.lower() == "token-bucket":
@@ -129,16 +134,18 @@ def strategy_from_options(
 
     def aimd(config: AsyncSinkConfig) -> RateLimitingStrategy:
         most = config.max_batch_size * config.max_in_flight_requests
-        return CongestionControlRateLimitingStrategy(
+        return PacedRateLimitingStrategy(
             max_in_flight_requests=config.max_in_flight_requests,
-            initial_max_in_flight_messages=most,
+            max_batch_size=config.max_batch_size,
             scaling_strategy=AIMDScalingStrategy(
                 increase_rate=min(increase, most), decrease_factor=factor, rate_threshold=most
             ),
-            clock=time.monotonic,
         )
 
-    return aimd
+    own = getattr(destination, "create_strategy", None)
+    if own is None or any(map(values.given, (RATE_LIMITING, *_AIMD_OPTIONS))):
+        return aimd
+    return lambda config: own(config) or aimd(config)
 
 
 def _check_options_of_aimd(values: OptionValues, name: str) -> None:

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 
 from sluice.errors import SluiceError, redact_urls
 
-__all__ = ["IsThrottling", "RefusalCause", "RefusalCounts", "code_of"]
+__all__ = ["IsThrottling", "RefusalCause", "code_of", "throttled_by_codes", "throttled_by_error"]
 
 _LONGEST_TEXT: Final = 2000
 """Characters of an error of another library."""
 
-IsThrottling = Callable[[str], bool | None]
-"""Whether a code says that an entry was refused for load; None: it may or may not. See `Destination`."""
+IsThrottling = Callable[[str], bool]
+"""Whether a code says that an entry was refused for load. See `Destination`."""
 
 
 class RefusalCause(NamedTuple):
@@ -43,34 +43,16 @@ class RefusalCause(NamedTuple):
         return cls(code, _text_of(error) or code)
 
 
-class RefusalCounts(NamedTuple):
-    """What a rate limiting strategy is told of entries that were not accepted.
+def throttled_by_codes(codes: Mapping[str, int], failed: int, is_throttling: IsThrottling) -> int:
+    """How many of the `failed` entries of an answer were refused for load."""
+    # The codes are for messages: a destination may count the parts of an entry.
+    return min(failed, sum(count for code, count in (codes or {"": failed}).items() if is_throttling(code)))
 
-    Attributes:
-        throttled: entries that were refused for load.
-        failed_otherwise: entries that failed for another reason. Of the rest it is not known.
-    """
 
-    throttled: int = 0
-    failed_otherwise: int = 0
-
-    @classmethod
-    def of_codes(cls, codes: Mapping[str, int], failed: int, is_throttling: IsThrottling) -> RefusalCounts:
-        """Of an answer that refuses `failed` entries."""
-        throttled = otherwise = 0
-        for code, count in codes.items():
-            is_load = is_throttling(code)
-            throttled += count if is_load else 0
-            otherwise += count if is_load is False else 0
-        # The codes are for messages: a destination may count the parts of an entry.
-        throttled = min(throttled, failed)
-        return cls(throttled, min(otherwise, failed - throttled))
-
-    @classmethod
-    def of_error(cls, error: BaseException, entries: int, is_throttling: IsThrottling) -> RefusalCounts:
-        """Of a request of `entries` entries that failed as a whole."""
-        is_load = True if getattr(error, "throttling", False) is True else is_throttling(code_of(error))
-        return cls(entries if is_load else 0, entries if is_load is False else 0)
+def throttled_by_error(error: BaseException, entries: int, is_throttling: IsThrottling) -> int:
+    """The same for a request of `entries` entries that failed as a whole."""
+    is_load = getattr(error, "throttling", False) is True or is_throttling(code_of(error))
+    return entries if is_load else 0
 
 
 def code_of(error: BaseException) -> str:

@@ -26,7 +26,8 @@ from sluice.sink.contracts import (
 from sluice.sink.figures import SinkFigures
 from sluice.sink.keyed_buffer import KeyedBuffer
 from sluice.sink.outage import PAUSES, Outage
-from sluice.sink.refusals import IsThrottling, RefusalCause, RefusalCounts, code_of
+from sluice.sink.rate.causes import Cause, cause_of
+from sluice.sink.refusals import IsThrottling, RefusalCause, code_of, throttled_by_codes, throttled_by_error
 from sluice.sink.standstill import Standstill
 from sluice.sink.strategy_mistakes import checked_number
 from sluice.sink.user_code import adopted, run
@@ -75,7 +76,7 @@ class SinkScheduler(Generic[EntryT]):
         jitter: returns a random number in [0, 1).
         ordering_key: see `Destination`; None if the order of entries does not matter.
         records_in: see `Destination`; None if every entry is one record.
-        is_throttling: see `Destination`; None if no code says what is load.
+        is_throttling: see `Destination`; None: as `sluice.sink.rate.causes` says.
         keeps_rejected: True: rejected entries are added to `rejected`. False: the first one is fatal.
     """
 
@@ -96,7 +97,7 @@ class SinkScheduler(Generic[EntryT]):
         self._name = name
         self._jitter = jitter
         self._records_in = records_in
-        self._is_throttling: IsThrottling = is_throttling or (lambda _: None)
+        self._is_throttling: IsThrottling = is_throttling or (lambda code: cause_of(code) is Cause.LOAD)
         self._keeps_rejected = keeps_rejected and not config.fail_on_error
         self._buffer: RequestBuffer[EntryT] = (
             KeyedBuffer(ordering_key, name) if ordering_key else RequestBuffer()
@@ -204,13 +205,13 @@ class SinkScheduler(Generic[EntryT]):
         self.figures.records += request.records - self._records(_entries(missing))
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
         # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
-        counts = RefusalCounts.of_codes(result.codes, len(failed), self._is_throttling)
-        self._report_to_strategy(request, len(failed), counts, ended_at)
+        throttled = throttled_by_codes(result.codes, len(failed), self._is_throttling)
+        self._report_to_strategy(request, len(failed), throttled, ended_at)
         if rejected:
             self._reject(result.rejected, self._records(_entries(rejected)))
         if failed:
             cause = RefusalCause.of_codes(result.codes)
-            self._requeue(request, failed, cause, now, skip_pause=not counts.failed_otherwise)
+            self._requeue(request, failed, cause, now, skip_pause=throttled == len(failed))
             self._apply_retry_after(result.retry_after, now)
         if len(failed) < len(request.batch):
             self._outage.record_acceptance()
@@ -239,8 +240,8 @@ class SinkScheduler(Generic[EntryT]):
         if request is None:
             return
         size = len(request.batch)
-        counts = RefusalCounts.of_error(error, size, self._is_throttling)
-        self._report_to_strategy(request, size, counts, ended_at)
+        throttled = throttled_by_error(error, size, self._is_throttling)
+        self._report_to_strategy(request, size, throttled, ended_at)
         if fatal or self._config.fail_on_error:
             self.figures.refuse(self._records(request.batch), {code_of(error): size}, size)
             self.stop(error)
@@ -402,7 +403,7 @@ class SinkScheduler(Generic[EntryT]):
             self.figures.timeouts += 1
             self.figures.send_time.record(now - request.sent_at)
             size = len(request.batch)
-            self._report_to_strategy(request, size, RefusalCounts(), now)
+            self._report_to_strategy(request, size, 0, now)
             cause = RefusalCause("RequestTimeout", f"no answer within {timeout:g} s")
             if self._config.fail_on_timeout:
                 records = self._records(request.batch)
@@ -457,8 +458,8 @@ class SinkScheduler(Generic[EntryT]):
         """Queues entries again, in their order: to be sent next, or after a pause of their own.
 
         With `skip_pause` an entry that is refused for the first time is sent again at once: against load, the
-        pace of the strategy is what helps. `complete` sets it unless a code of the answer says that entries
-        failed for another reason than load. Entries of a request that failed as a whole always pause.
+        pace of the strategy helps. `complete` sets it if all that an answer refuses was refused for load.
+        Entries of a request that failed as a whole always pause.
         """
         refused = self._records(_entries(failed))
         self.figures.refuse(refused, cause.codes or {cause.code: len(failed)}, len(failed))
@@ -494,7 +495,7 @@ class SinkScheduler(Generic[EntryT]):
             self._retry_after_until = max(self._retry_after_until, now + seconds)
 
     def _report_to_strategy(
-        self, request: Request[EntryT], failed: int, counts: RefusalCounts, ended_at: float
+        self, request: Request[EntryT], failed: int, throttled: int, ended_at: float
     ) -> None:
         """Tells the strategy how a request has ended."""
         run(
@@ -502,10 +503,9 @@ class SinkScheduler(Generic[EntryT]):
             ResultInfo(
                 failed,
                 len(request.batch),
-                throttled_messages=counts.throttled,
+                throttled_messages=throttled,
                 seconds=ended_at - request.sent_at,
                 started_at=request.sent_at,
-                failed_otherwise=counts.failed_otherwise,
             ),
         )
 

@@ -19,7 +19,6 @@ from sluice.aws.errors import (
     EXPIRED_CREDENTIALS,
     UNKNOWN_CREDENTIALS,
     DamagedAnswerError,
-    is_throttling,
     is_unanswered,
     redact,
     translate,
@@ -28,6 +27,7 @@ from sluice.aws.responses import Outcome
 from sluice.destinations.common.first_contact import FirstContact
 from sluice.errors import OptionError, ServiceError
 from sluice.sink.contracts import Destination, Rejection, SubmitResult
+from sluice.sink.rate.causes import Cause, cause_of
 
 __all__ = ["NO_RESULT", "AwsDestination", "BatchCall", "Refusal", "Verdict"]
 
@@ -49,12 +49,6 @@ _CERTAIN_CODES: Final = re.compile(r"ItemCollectionSizeLimitExceeded|MessageTooL
 
 # Our own code for an entry that the answer neither accepts nor refuses.
 NO_RESULT: Final = "NoResult"
-
-# What services answer under load as well as when they fail: Firehose calls throttling ServiceUnavailable, SQS
-# has InternalError for both, and DynamoDB gives no reason for an item that it did not process.
-_UNTOLD: Final = frozenset(
-    {"503", "InternalError", "ServiceUnavailable", "ServiceUnavailableException", "UnprocessedItem"}
-)
 
 Verdict = Literal["retry", "reject", "fatal"]
 
@@ -235,12 +229,9 @@ class BatchCall:
         """The service's own sentence, without the name that the user chose for the target."""
         return error.sentence.replace(self._target, "")
 
-    def is_throttling(self, code: str) -> bool | None:
-        """See `Destination.is_throttling`. False but for throttling and a few codes that may be both."""
-        name = re.split(r"[.#]", code)[-1]
-        if is_throttling(name):
-            return True
-        return None if name in _UNTOLD else False
+    def is_throttling(self, code: str) -> bool:
+        """See `Destination.is_throttling`."""
+        return cause_of(code, service=self._service) is Cause.LOAD
 
     def is_transient(self, code: str) -> bool:
         """Whether a whole request that failed with `code` would be retried."""
@@ -296,6 +287,6 @@ class AwsDestination(Destination[EntryT]):
         """See `BatchCall.is_fatal`."""
         return self._call.is_fatal(error)
 
-    def is_throttling(self, code: str) -> bool | None:
+    def is_throttling(self, code: str) -> bool:
         """See `BatchCall.is_throttling`."""
         return self._call.is_throttling(code)

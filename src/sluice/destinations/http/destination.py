@@ -27,6 +27,7 @@ from sluice.options import Option, OptionValues, redact_url
 from sluice.sink.config import SinkLimits
 from sluice.sink.contracts import Destination, Rejection, SubmitResult
 from sluice.sink.options import DEAD_LETTER_PATH, MAX_IN_FLIGHT_REQUESTS, REQUEST_TIMEOUT
+from sluice.sink.rate.causes import Cause, cause_of
 
 __all__ = ["HttpBody", "HttpDestination"]
 
@@ -186,9 +187,11 @@ class HttpDestination(Destination[bytes]):
         """See `HttpCall.is_fatal`."""
         return self._call.is_fatal(error)
 
-    def is_throttling(self, code: str) -> bool | None:
-        """Whether a status means load. Without a status, nothing says what it was."""
-        return self._rules.verdict(int(code)) == "throttled" if code.isdecimal() else None
+    def is_throttling(self, code: str) -> bool:
+        """Whether a status means load, as the options say; for other codes see `cause_of`."""
+        if code.isdecimal():
+            return self._rules.verdict(int(code)) == "throttled"
+        return cause_of(code) is Cause.LOAD
 
     def figures(self) -> Mapping[str, float]:
         """Answers by the class of their status, and requests without a whole answer.

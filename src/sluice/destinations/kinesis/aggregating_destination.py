@@ -222,7 +222,7 @@ class AggregatingDestination(Destination[Entry]):
             self._shards.invalidate()
         return fatal
 
-    def is_throttling(self, code: str) -> bool | None:
+    def is_throttling(self, code: str) -> bool:
         return self._plain.is_throttling(code)
 
     def close(self) -> None:

@@ -20,8 +20,8 @@ from sluice.errors import ServiceError
 from sluice.query_server.bucket import HOLD_TIME
 from sluice.query_server.protocol import AcquireTokens, Granted, Join, Queued, TokensUsed
 from sluice.sink.contracts import Origin, RateLimitingStrategy, RequestInfo, ResultInfo
+from sluice.sink.rate.token_bucket import TokenUnit, tokens_of
 from sluice.sink.shared_bucket.connection import ServerConnection
-from sluice.sink.token_bucket import TokenUnit, tokens_of
 
 __all__ = ["SharedBucketConfig", "SharedBucketStrategy"]
 

@@ -1,4 +1,4 @@
-"""Rate limiting: Flink's published vectors, and the accounting of what is in flight."""
+"""FLIP-242 as published: Flink's vectors, and the accounting of what is in flight."""
 
 from __future__ import annotations
 
@@ -95,32 +95,6 @@ def test_a_partial_refusal_lowers_and_a_success_raises() -> None:
     assert strategy.max_batch_size == 50
     strategy.register_completed_request(ResultInfo(0, 50))
     assert strategy.max_batch_size == 60
-
-
-def test_entries_that_failed_for_another_reason_are_not_refused() -> None:
-    """Only load slows the sender; what is refused without a reason counts as load."""
-    strategy = congestion(100)
-    limits = []
-    for result in (
-        ResultInfo(20, 50, failed_otherwise=20),
-        ResultInfo(20, 50, failed_otherwise=19),
-        ResultInfo(20, 50, throttled_messages=1, failed_otherwise=19),
-    ):
-        strategy.register_in_flight_request(RequestInfo(50))
-        strategy.register_completed_request(result)
-        limits.append(strategy.max_batch_size)
-
-    assert limits == [110, 55, 28]
-
-
-def test_without_a_clock_no_rate_is_learnt() -> None:
-    """Flink's arithmetic alone: nothing waits but for what is in flight."""
-    strategy = congestion(100)
-    for _ in range(100):
-        strategy.register_in_flight_request(RequestInfo(1))
-        strategy.register_completed_request(ResultInfo(0, 1, seconds=0.1, started_at=1.0))
-
-    assert (strategy.rate, strategy.delay(RequestInfo(1))) == (None, 0.0)
 
 
 def test_what_is_in_flight_counts_by_its_real_size() -> None:

@@ -1,0 +1,271 @@
+"""Rate limiting strategies (FLIP-242): when a request must wait, and how large it may be.
+
+Strategies are told what was sent and what was answered. They start no threads; one that depends on time is
+given a clock.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from sluice.sink.contracts import RateLimitingStrategy, RequestInfo, ResultInfo
+from sluice.sink.rate.pace import Pace
+
+__all__ = [
+    "AIMDScalingStrategy",
+    "CongestionControlRateLimitingStrategy",
+    "NoRateLimitingStrategy",
+    "PacedRateLimitingStrategy",
+    "ScalingStrategy",
+]
+
+_UNLIMITED: Final = 2**31 - 1
+_FIRST_BATCHES: Final = 2.0
+"""The pace to begin with: full requests a second, and at least `_FIRST_ENTRIES` entries a second."""
+_FIRST_ENTRIES: Final = 500.0
+_REQUEST_SPAN: Final = 0.05
+"""Seconds of the pace that a request holds at least."""
+_PATIENCE: Final = 20
+"""Requests that are accepted before a limit in flight that was lowered grows again."""
+_LATENCY_WEIGHT: Final = 0.1
+"""The weight of the last answer in the average."""
+
+
+class ScalingStrategy(Protocol):
+    """How a limit grows after a success and shrinks after a refusal."""
+
+    def scale_up(self, current: int) -> int: ...
+    def scale_down(self, current: int) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class AIMDScalingStrategy:
+    """Additive increase, multiplicative decrease, in Flink's published arithmetic.
+
+    Args:
+        increase_rate: added on success.
+        decrease_factor: multiplied by on failure, strictly between 0 and 1.
+        rate_threshold: the limit never rises above it.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    increase_rate: int = 10
+    decrease_factor: float = 0.5
+    rate_threshold: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.increase_rate <= self.rate_threshold:
+            raise ValueError(
+                f"increase_rate must be positive and at most rate_threshold: {self.increase_rate}, "
+                f"{self.rate_threshold}"
+            )
+        if not 0.0 < self.decrease_factor < 1.0:
+            raise ValueError(f"decrease_factor must be strictly between 0 and 1: {self.decrease_factor}")
+
+    def scale_up(self, current: int) -> int:
+        return min(current + self.increase_rate, self.rate_threshold)
+
+    def scale_down(self, current: int) -> int:
+        """At least 1, rounded half up as Flink's ``Math.round``."""
+        return max(1, math.floor(current * self.decrease_factor + 0.5))
+
+
+class CongestionControlRateLimitingStrategy(RateLimitingStrategy):
+    """Limits the entries in flight, as published in FLIP-242: no pace, and any failure counts as load.
+
+    A request that is accepted as a whole raises the limit, any other one lowers it, as the scaling strategy
+    says; but by at least one, because rounding would keep a limit of 50 at 50 with a factor of 0.99.
+
+    Args:
+        max_in_flight_requests: requests in flight, at most.
+        initial_max_in_flight_messages: the limit to start with. The scaling strategy says how far it grows.
+        scaling_strategy: how the limit changes.
+
+    Raises:
+        ValueError: a limit that is not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_in_flight_requests: int,
+        initial_max_in_flight_messages: int,
+        scaling_strategy: ScalingStrategy,
+    ) -> None:
+        if min(max_in_flight_requests, initial_max_in_flight_messages) <= 0:
+            raise ValueError(
+                f"max_in_flight_requests ({max_in_flight_requests}) and initial_max_in_flight_messages "
+                f"({initial_max_in_flight_messages}) must be positive"
+            )
+        self._max_requests = max_in_flight_requests
+        self._limit = initial_max_in_flight_messages
+        self._scaling = scaling_strategy
+        self._requests = self._messages = 0
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        self._requests += 1
+        self._messages += request.batch_size
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        self._forget(result)
+        limit = self._limit
+        if result.failed_messages:
+            limit = min(self._scaling.scale_down(limit), limit - 1)
+        else:
+            limit = self._scaling.scale_up(limit)
+        self._limit = max(1, limit)
+
+    def _forget(self, result: ResultInfo) -> None:
+        self._requests = max(0, self._requests - 1)
+        self._messages = max(0, self._messages - result.batch_size)
+
+    def should_block(self, request: RequestInfo) -> bool:
+        return self.delay(request) > 0
+
+    def delay(self, request: RequestInfo) -> float:
+        """Seconds until this request may be sent; infinity if it must wait for an answer."""
+        is_full = self._messages + request.batch_size > self._limit
+        return math.inf if is_full or self._requests >= self._max_requests else 0.0
+
+    @property
+    def max_batch_size(self) -> int:
+        """The limit: a larger batch could never be sent."""
+        return self._limit
+
+    @property
+    def limit(self) -> int:
+        """Entries that may be in flight now."""
+        return self._limit
+
+    def forget_in_flight(self) -> None:
+        """The requests in flight were given up with their writer. What was learned stays."""
+        self._requests = self._messages = 0
+
+
+class _Sent(NamedTuple):
+    """What held when a request was sent."""
+
+    rate: float
+    messages: int  # in flight, with its own
+    was_late: bool
+
+
+class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
+    """Limits entries a second and entries in flight: the default, `rateLimiting=aimd`.
+
+    `Pace` learns the entries a second from what is refused for load. A request that is refused for load as a
+    whole, while others were in flight, is no sign of the pace: servers answer like this that limit requests
+    at a time. It scales the limit in flight down. After `_PATIENCE` accepted requests, each further one
+    scales it up. If nothing is in flight, a request of any size may be sent.
+
+    Entries that fail for another reason than load change nothing.
+
+    Args:
+        max_in_flight_requests: requests in flight, at most.
+        max_batch_size: entries of a request, at most.
+        scaling_strategy: how the limit in flight changes, in entries.
+        clock: monotonic seconds.
+        jitter: returns a random number in [0, 1).
+
+    Raises:
+        ValueError: a limit that is not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_in_flight_requests: int,
+        max_batch_size: int,
+        scaling_strategy: ScalingStrategy,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        super().__init__(
+            max_in_flight_requests=max_in_flight_requests,
+            initial_max_in_flight_messages=max_in_flight_requests * max_batch_size,
+            scaling_strategy=scaling_strategy,
+        )
+        self._max_batch = max_batch_size
+        self._clock = clock
+        self._pace = Pace(max(_FIRST_BATCHES * max_batch_size, _FIRST_ENTRIES), jitter=jitter)
+        self._sent: dict[float, _Sent] = {}  # by when; if two were sent at once, the later one
+        self._latency = 0.0  # seconds until an answer, averaged
+        self._lowered_at = -math.inf
+        self._passed = 0  # requests since then
+
+    def use_clock(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        super().register_in_flight_request(request)
+        now = self._clock()
+        if request.started_at is not None:
+            now = request.started_at
+            self._sent[now] = _Sent(self._pace.rate, self._messages, self._pace.is_late(now))
+        self._pace.sent(request.batch_size, now)
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        now, entries, refused = self._clock(), result.batch_size, result.throttled_messages
+        sent_at = now if result.started_at is None else result.started_at
+        sent = self._sent.pop(sent_at, _Sent(self._pace.rate, self._messages, was_late=False))
+        self._forget(result)
+        self._latency += (now - sent_at - self._latency) * _LATENCY_WEIGHT
+        if refused == entries < sent.messages:
+            if sent_at > self._lowered_at:  # else it was sent before, and tells nothing new
+                self._limit = max(1, self._scaling.scale_down(min(self._limit, sent.messages)))
+                self._lowered_at, self._passed = now, 0
+            return
+        if result.accepted:
+            self._passed += 1
+            if self._passed > _PATIENCE:
+                self._limit = self._scaling.scale_up(self._limit)
+        if result.accepted or refused:
+            # An entry that failed by itself did get through.
+            self._pace.answered(entries - refused, refused, now, rate=sent.rate, was_late=sent.was_late)
+
+    def delay(self, request: RequestInfo) -> float:
+        """As above, and until the pace has room for it."""
+        is_blocked = self._requests > 0 and super().delay(request) > 0
+        return math.inf if is_blocked else self._pace.wait(self._clock())
+
+    @property
+    def max_batch_size(self) -> int:
+        """Entries of `_REQUEST_SPAN`; more if few requests in flight must carry the pace."""
+        span = max(_REQUEST_SPAN, self._latency * min(1.0, self._max_batch / self._limit))
+        return max(1, min(self._max_batch, math.ceil(self._pace.rate * span)))
+
+    @property
+    def rate(self) -> float:
+        """Entries a second, as learned so far."""
+        return self._pace.rate
+
+    def forget_in_flight(self) -> None:
+        super().forget_in_flight()
+        self._sent.clear()
+
+
+class NoRateLimitingStrategy(RateLimitingStrategy):
+    """No limits other than those of the writer."""
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        pass
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        pass
+
+    def should_block(self, request: RequestInfo) -> bool:  # noqa: ARG002 - the contract's
+        return False
+
+    @property
+    def max_batch_size(self) -> int:
+        return _UNLIMITED
+
+    def forget_in_flight(self) -> None:
+        pass
