@@ -310,7 +310,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from sluice.destinations import read_sink
 from sluice.retry import patient
 from sluice.sink import Epoch, Origin
-from sluice.sink.committing import EpochCommit
+from sluice.sink.committing.epoch_commit import EpochCommit
 
 schema = StructType([StructField("id", LongType()), StructField("data", BinaryType())])
 destination = read_sink(json.loads(sys.argv[1])).destination

@@ -12,8 +12,8 @@ from integration.support.servers import Server
 from sluice.destinations import read_sink
 from sluice.errors import OptionError, ServiceError
 from sluice.sink import DeadLetter, Origin
-from sluice.sink.dead_letters import CheckedDeadLetterQueue
-from sluice.sink.sink_setup import AsyncSinkSetup
+from sluice.sink.letters.dead_letters import CheckedDeadLetterQueue
+from sluice.sink.setup import AsyncSinkSetup
 
 ORIGIN = Origin("kinesis stream 'x'", query="q", run="r", batch=3)
 

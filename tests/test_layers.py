@@ -84,10 +84,10 @@ LAYERS = (
         ("sluice.channels", "sluice.errors", "sluice.private_files", "sluice.query_server"),
     ),
     # A writer without Spark has rows of Arrow, and converters that may expect PySpark's schema.
-    Layer(("sluice.sink.arrow_schema",), ("sluice.sink",), ("pyspark",)),
-    # The client of the query server; `sink_setup` hands it the server's address.
+    Layer(("sluice.sink.rows.arrow_schema",), ("sluice.sink",), ("pyspark",)),
+    # The client of the query server; `setup` hands it the server's address.
     Layer(("sluice.sink.shared_bucket",), (*BASE, "sluice.channels", "sluice.query_server", "sluice.sink")),
-    Layer(("sluice.sink.sink_setup",), (*BASE, "sluice.channels", "sluice.sink")),
+    Layer(("sluice.sink.setup",), (*BASE, "sluice.channels", "sluice.sink")),
     Layer(("sluice.sink",), (*BASE, "sluice.sink")),
     Layer(KINESIS_BASE, (*BELOW_KINESIS, *KINESIS_BASE), SDK),
     Layer((SUBSCRIPTIONS,), (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS), SDK),
@@ -249,16 +249,19 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.source.planner", "import tenacity"),
         ("sluice.source.planner", "def late():\n    from pyspark.sql import Row"),
         (
-            "sluice.sink.writer",
+            "sluice.sink.writing.writer",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyspark.sql.types",
         ),
-        ("sluice.sink.writer", "from botocore.exceptions import ClientError"),
-        ("sluice.sink.writer", "import urllib3.exceptions as http"),
-        ("sluice.sink.writer", "import importlib\nimportlib.import_module('sluice.destinations.kinesis')"),
+        ("sluice.sink.writing.writer", "from botocore.exceptions import ClientError"),
+        ("sluice.sink.writing.writer", "import urllib3.exceptions as http"),
+        (
+            "sluice.sink.writing.writer",
+            "import importlib as i\ni.import_module('sluice.destinations.kinesis')",
+        ),
         ("sluice.channels.acceptor", "from sluice.kinesis.fanout.link import Link"),
         ("sluice.channels.channel", "from sluice.sink.contracts import Destination"),
         ("sluice.source.planner", "from sluice.channels.channel import Channel"),
-        ("sluice.sink.writer", "from sluice.kinesis.fanout.link import Link"),
+        ("sluice.sink.writing.writer", "from sluice.kinesis.fanout.link import Link"),
         ("sluice.sink.rate.token_bucket", "from sluice.query_server.bucket import HOLD_TIME"),
         ("sluice.query_server.bucket", "from sluice.sink.contracts import RequestInfo"),
         ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),

@@ -30,9 +30,9 @@ from sluice.aws.responses import read_put_records
 from sluice.destinations import read_sink
 from sluice.sink import NoRateLimitingStrategy, SubmitResult
 from sluice.sink.contracts import Origin
-from sluice.sink.scheduler import SinkScheduler
-from sluice.sink.sink_setup import AsyncSinkSetup
+from sluice.sink.setup import AsyncSinkSetup
 from sluice.sink.task import write_rows
+from sluice.sink.writing.scheduler import SinkScheduler
 
 ROWS: Final = 10_000  # of a record batch, as Spark makes them
 REQUEST: Final = 500

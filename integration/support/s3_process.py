@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from sluice.destinations import read_sink
 from sluice.retry import patient
 from sluice.sink import Epoch, Origin
-from sluice.sink.committing import EpochCommit
+from sluice.sink.committing.epoch_commit import EpochCommit
 
 __all__ = ["ROWS", "run"]
 

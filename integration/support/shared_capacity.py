@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ServiceError
 from sluice.sink import AsyncSinkConfig, RateLimitingStrategy, SubmitResult
-from sluice.sink.scheduler import Request, SinkScheduler
+from sluice.sink.writing.scheduler import Request, SinkScheduler
 
 if TYPE_CHECKING:
     from typing_extensions import Self

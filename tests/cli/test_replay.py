@@ -15,7 +15,7 @@ from kinesis_transport import OPTIONS, forget_process_state
 from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.sqs.converter import SqsMessage
 from sluice.sink.contracts import Origin
-from sluice.sink.dead_letters import DeadLetter, LocalDeadLetterQueue, dead_letter_of_entry
+from sluice.sink.letters.dead_letters import DeadLetter, LocalDeadLetterQueue, dead_letter_of_entry
 
 QUEUE = "http://127.0.0.1:9/1/jobs"
 

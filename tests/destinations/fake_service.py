@@ -17,7 +17,7 @@ from sluice.aws.clients import client_for
 from sluice.aws.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SinkFigures
-from sluice.sink.sink_setup import AsyncSinkSetup
+from sluice.sink.setup import AsyncSinkSetup
 
 CONNECTION = ConnectionConfig(
     region="eu-west-1",

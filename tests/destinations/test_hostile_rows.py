@@ -13,7 +13,7 @@ import pytest
 from fake_service import OPTIONS, FakeService, answer, read_async_sink
 
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Origin
-from sluice.sink.dead_letters import LocalDeadLetterQueue
+from sluice.sink.letters.dead_letters import LocalDeadLetterQueue
 
 FAR = 1_700_000_000_000 * 1_000_000  # milliseconds that were taken for seconds
 KEYED = {"destination": "dynamodb", "tableName": "orders", "keyColumns": "id"}

@@ -38,7 +38,7 @@ from sluice.kinesis.kpl.format import MAGIC
 from sluice.options import read_options
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy
 from sluice.sink.contracts import Origin
-from sluice.sink.dead_letters import LocalDeadLetterQueue
+from sluice.sink.letters.dead_letters import LocalDeadLetterQueue
 from sluice.sink.options import SINK_OPTIONS
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from sluice.destinations.kinesis import KinesisEntry, KinesisRowConverter
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink.dead_letters import DeadLetter, dead_letter_of_entry
+from sluice.sink.letters.dead_letters import DeadLetter, dead_letter_of_entry
 
 
 def convert(**columns: Any) -> list[KinesisEntry]:

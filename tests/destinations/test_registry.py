@@ -14,7 +14,7 @@ from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.errors import OptionError
 from sluice.options import TEXT, Option, OptionValues
 from sluice.sink import SinkLimits
-from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup
+from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup
 
 KINESIS = {"destination": "kinesis", "streamName": "orders", "region": "eu-west-1"}
 

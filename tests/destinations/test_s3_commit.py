@@ -36,7 +36,7 @@ from sluice.destinations.common.object_settings import ObjectSettings
 from sluice.destinations.s3 import S3Destination
 from sluice.errors import CommitError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin
-from sluice.sink.committing import EpochCommit
+from sluice.sink.committing.epoch_commit import EpochCommit
 
 SCHEMA = StructType([StructField("id", LongType())])
 S3 = {"destination": "s3", "path": PATH, "region": "eu-west-1"}

@@ -18,7 +18,7 @@ from sluice.errors import OptionError, ServiceError
 from sluice.retry import Retrier
 from sluice.sink import DeadLetter
 from sluice.sink.contracts import Origin
-from sluice.sink.dead_letters import LocalDeadLetterQueue
+from sluice.sink.letters.dead_letters import LocalDeadLetterQueue
 
 ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=9)
 NAME = "q/batch-0000000007/part-00003-attempt-9-r-{:04}.jsonl"

@@ -20,7 +20,7 @@ from sluice.destinations.s3 import upload, writer
 from sluice.destinations.s3.upload import PART_SIZE, PartSender, PartStream
 from sluice.errors import InvalidRecordError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin
-from sluice.sink.committing import EpochCommit
+from sluice.sink.committing.epoch_commit import EpochCommit
 
 ORIGIN = Origin("s3", query="q-1", run="r-1", batch=7, partition=3, attempt=9)
 MIB = 2**20

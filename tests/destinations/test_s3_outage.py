@@ -17,7 +17,7 @@ from sluice.destinations.s3_dead_letters import S3DeadLetterQueue
 from sluice.errors import OptionError, ServiceError
 from sluice.retry import Retrier
 from sluice.sink import Origin
-from sluice.sink.dead_letters import DeadLetter
+from sluice.sink.letters.dead_letters import DeadLetter
 
 PATIENCE = 900.0
 AWAY = sdk.EndpointConnectionError(endpoint_url="http://s3.test")

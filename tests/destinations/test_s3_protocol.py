@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from sluice.errors import CommitError, ServiceError
 from sluice.sink import Epoch, Origin
-from sluice.sink.committing import EpochCommit
+from sluice.sink.committing.epoch_commit import EpochCommit
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("part", LongType())])
 PARTITIONS = 2

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.sink import AsyncSinkConfig, Destination, ElementConverter, NoRateLimitingStrategy, SubmitResult
-from sluice.sink.sink_setup import AsyncSinkSetup
+from sluice.sink.setup import AsyncSinkSetup
 
 Outcome = SubmitResult[str] | Exception
 Behaviour = Callable[[int, Sequence[str]], Outcome]

@@ -24,10 +24,10 @@ from sluice.sink import (
     PacedRateLimitingStrategy,
     SubmitResult,
 )
-from sluice.sink.scheduler import SinkScheduler
-from sluice.sink.sink_setup import CommittingSinkSetup
+from sluice.sink.rows.unknown_columns import unknown_columns_problem
+from sluice.sink.setup import CommittingSinkSetup
 from sluice.sink.task import TaskResult, check_columns, write_rows
-from sluice.sink.unknown_columns import unknown_columns_problem
+from sluice.sink.writing.scheduler import SinkScheduler
 
 ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=12)
 SCHEMA: Any = object()

@@ -13,7 +13,12 @@ from sluice.destinations.common.object_settings import ObjectSettings
 from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Retrier
 from sluice.sink.contracts import Origin
-from sluice.sink.dead_letters import DeadLetter, dead_letter_file_name, dead_letter_line, report_unwritable
+from sluice.sink.letters.dead_letters import (
+    DeadLetter,
+    dead_letter_file_name,
+    dead_letter_line,
+    report_unwritable,
+)
 
 __all__ = ["S3DeadLetterQueue"]
 

@@ -17,9 +17,7 @@ from sluice.sink.contracts import (
     StructType,
     SubmitResult,
 )
-from sluice.sink.dead_letters import DeadLetter, DeadLetterQueue
-from sluice.sink.figures import SinkFigures
-from sluice.sink.progress import SinkProgress
+from sluice.sink.letters.dead_letters import DeadLetter, DeadLetterQueue
 from sluice.sink.rate.strategies import (
     AIMDScalingStrategy,
     CongestionControlRateLimitingStrategy,
@@ -28,7 +26,9 @@ from sluice.sink.rate.strategies import (
     ScalingStrategy,
 )
 from sluice.sink.rate.token_bucket import TokenBucketRateLimitingStrategy
-from sluice.sink.writer import AsyncSinkWriter
+from sluice.sink.reporting.figures import SinkFigures
+from sluice.sink.reporting.progress import SinkProgress
+from sluice.sink.writing.writer import AsyncSinkWriter
 
 __all__ = [
     "AIMDScalingStrategy",

@@ -18,7 +18,7 @@ from sluice.sink.rate.strategies import (
 )
 from sluice.sink.rate.token_bucket import TokenBucketRateLimitingStrategy, TokenUnit
 from sluice.sink.shared_bucket.strategy import SharedBucketConfig, sink_of
-from sluice.sink.user_code import load_object, takes_argument
+from sluice.sink.user_code.loading import load_object, takes_argument
 
 __all__ = [
     "RATE_LIMITING_OPTIONS",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
 from sluice.sink.contracts import RateLimitingStrategy
-from sluice.sink.user_code import adopted
+from sluice.sink.user_code.loading import adopted
 
 __all__ = ["StrategyCache", "strategy_cache"]
 

@@ -25,13 +25,13 @@ from sluice.sink.contracts import (
     SinkWriter,
     StructType,
 )
-from sluice.sink.figures import SinkFigures, own_figures
-from sluice.sink.progress import as_line
-from sluice.sink.request_loop import close_destination
-from sluice.sink.sink_setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
-from sluice.sink.unknown_columns import unknown_columns_problem
-from sluice.sink.user_code import adopted, destination_name, open_converter, run
-from sluice.sink.writer import AsyncSinkWriter
+from sluice.sink.reporting.figures import SinkFigures, own_figures
+from sluice.sink.reporting.progress import as_line
+from sluice.sink.rows.unknown_columns import unknown_columns_problem
+from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
+from sluice.sink.user_code.loading import adopted, destination_name, open_converter, run
+from sluice.sink.writing.request_loop import close_destination
+from sluice.sink.writing.writer import AsyncSinkWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,10 +23,10 @@ from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError, SluiceError
 from sluice.hosts import is_loopback
 from sluice.query_server.launch import find_or_start
+from sluice.sink.committing.epoch_end import Outcome, end_epoch, needs_setup
 from sluice.sink.contracts import CommittingDestination, Origin
-from sluice.sink.epoch_end import Outcome, end_epoch, needs_setup
-from sluice.sink.json_rows import inner_types
-from sluice.sink.sink_setup import (
+from sluice.sink.rows.json_rows import inner_types
+from sluice.sink.setup import (
     AsyncSinkSetup,
     CommittingSinkSetup,
     SinkSetup,
@@ -34,7 +34,7 @@ from sluice.sink.sink_setup import (
     with_query_server,
 )
 from sluice.sink.task import TaskResult, check_columns, write_rows
-from sluice.sink.user_code import adopted, destination_name, run
+from sluice.sink.user_code.loading import adopted, destination_name, run
 from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.time_zones import in_known_time_zones

@@ -20,8 +20,8 @@ from sluice.destinations.http import HttpDestination
 from sluice.destinations.http.transport import Answer, HttpTransport
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SinkFigures
 from sluice.sink.contracts import Origin
-from sluice.sink.dead_letters import LocalDeadLetterQueue
-from sluice.sink.sink_setup import AsyncSinkSetup
+from sluice.sink.letters.dead_letters import LocalDeadLetterQueue
+from sluice.sink.setup import AsyncSinkSetup
 
 HTTP = {"destination": "http", "url": "https://orders.test/v1/rows"}
 Respond = Callable[[bytes], Answer | Exception]

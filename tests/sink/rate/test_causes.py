@@ -14,7 +14,7 @@ from sluice.aws.errors import translate
 from sluice.errors import is_throttling
 from sluice.sink.contracts import Destination
 from sluice.sink.rate.causes import Cause, cause_of
-from sluice.sink.user_code import adopted
+from sluice.sink.user_code.loading import adopted
 
 SDK: Any = vars(ThrottledRetryableChecker)["_THROTTLED_ERROR_CODES"]
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.sink.contracts import StructType
-from sluice.sink.utc import in_utc
+from sluice.sink.rows.utc import in_utc
 
 __all__ = [
     "ROWS_AT_A_TIME",

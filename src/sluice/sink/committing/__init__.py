@@ -1,0 +1,1 @@
+"""The end of an epoch, on the driver (FLIP-143)."""

@@ -1,0 +1,1 @@
+"""Dead letters: records that can never be delivered."""

@@ -1,0 +1,1 @@
+"""Figures: recorded in tasks, merged and reported on the driver."""

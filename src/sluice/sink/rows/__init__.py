@@ -1,0 +1,1 @@
+"""From rows to entries: schemas, sizes, values and JSON."""

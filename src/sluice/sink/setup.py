@@ -1,0 +1,126 @@
+"""What the options of a sink become: a destination, and what writing to it needs.
+
+Setups are made anew from the options, on the driver and in every task, and never pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from sluice.channels.channel import Address
+from sluice.errors import SluiceError
+from sluice.sink.config import AsyncSinkConfig
+from sluice.sink.contracts import (
+    CommittingDestination,
+    Destination,
+    ElementConverter,
+    Origin,
+    RateLimitingStrategy,
+)
+from sluice.sink.letters.dead_letters import CheckedDeadLetterQueue
+from sluice.sink.reporting.progress import SinkProgress
+from sluice.sink.shared_bucket.strategy import SharedBucketConfig
+from sluice.sink.strategy_cache import strategy_cache
+
+__all__ = [
+    "AsyncSinkSetup",
+    "CommittingSinkSetup",
+    "ProgressListener",
+    "SinkSetup",
+    "query_server_address",
+    "with_query_server",
+]
+
+ProgressListener: TypeAlias = Callable[[SinkProgress], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncSinkSetup:
+    """A sink whose destination is written to in batches, by `AsyncSinkWriter`.
+
+    Attributes:
+        destination: it has not called its service yet.
+        config: of the writer.
+        create_strategy: makes a rate limiting strategy that has learnt nothing yet.
+        strategy_cache_key: a writer continues with the strategy that was cached under an equal key.
+        dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
+        load_listener: imports what is called after each commit and abort. Only the driver calls it: tasks
+            may not have its module. None without `progressListener`.
+        shared_bucket: with `tokenBucketScope=query`: tasks take the strategy from it, and not from
+            `create_strategy`; else None.
+        query_server: in a task with `shared_bucket`, where the query server listens.
+        create_converter: makes the converter of `elementConverter`; None: the destination's own.
+        ignores_unknown_columns: whether columns that the destination would not write are left out; else they
+            are refused.
+    """
+
+    destination: Destination[Any]
+    config: AsyncSinkConfig
+    create_strategy: Callable[[], RateLimitingStrategy]
+    strategy_cache_key: Hashable = field(repr=False)  # made of the options, secrets included
+    dead_letters: Callable[[Origin], CheckedDeadLetterQueue] | None = None
+    load_listener: Callable[[], ProgressListener] | None = None
+    ignores_unknown_columns: bool = False
+    create_converter: Callable[[], ElementConverter[Any]] | None = None
+    shared_bucket: SharedBucketConfig | None = None
+    query_server: Address | None = None
+
+    @contextlib.contextmanager
+    def strategy(self, origin: Origin) -> Iterator[RateLimitingStrategy]:
+        """The rate limiting strategy for one writer."""
+        if self.shared_bucket is not None:
+            if self.query_server is None:
+                raise SluiceError("a task with tokenBucketScope=query was given no query server")
+            # It has learnt nothing that another task could use: the tokens are the query's.
+            patience = self.config.max_retry_duration
+            shared = self.shared_bucket.create_strategy(origin, self.query_server, patience)
+            with contextlib.closing(shared):
+                yield shared
+            return
+        with strategy_cache.lend(self.strategy_cache_key, self.create_strategy) as own:
+            yield own
+
+    def new_converter(self) -> ElementConverter[Any]:
+        """A converter for one writer."""
+        return (self.create_converter or self.destination.create_converter)()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommittingSinkSetup:
+    """A sink whose destination is two-phase: it has a writer of its own, and committers.
+
+    Attributes:
+        destination: it has not called its service yet.
+        load_listener: imports what is called after each commit and abort. Only the driver calls it: tasks
+            may not have its module. None without `progressListener`.
+        ignores_unknown_columns: whether columns that the destination would not write are left out; else they
+            are refused.
+        transaction: the id and version of a batch write that is written once; None without `txnAppId`.
+        content: what a micro-batch holds, see `Epoch.content`.
+        max_retry_duration: how long each call of a writer or a committer is repeated (seconds).
+    """
+
+    destination: CommittingDestination[Any]
+    load_listener: Callable[[], ProgressListener] | None = None
+    ignores_unknown_columns: bool = False
+    transaction: tuple[str, int] | None = None
+    content: Callable[[int], str | None] = lambda _batch: None
+    max_retry_duration: float = 900.0
+
+
+SinkSetup: TypeAlias = AsyncSinkSetup | CommittingSinkSetup
+
+
+def query_server_address(setup: SinkSetup) -> str | None:
+    """Where the query server is to listen; None if the tasks share no token bucket."""
+    if not isinstance(setup, AsyncSinkSetup) or setup.shared_bucket is None:
+        return None
+    return setup.shared_bucket.address
+
+
+def with_query_server(setup: SinkSetup, address: Address | None) -> SinkSetup:
+    """The setup of a task, which is told where the server of the query listens."""
+    return replace(setup, query_server=address) if isinstance(setup, AsyncSinkSetup) else setup

@@ -1,0 +1,219 @@
+"""The event loop on which requests run, where a destination's `submit` is a coroutine function."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
+
+from sluice.sink.user_code.loading import destination_name
+
+__all__ = ["RequestLoop", "close_destination"]
+
+JobT = TypeVar("JobT")
+ResultT = TypeVar("ResultT")
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+# How long the end of requests that were cancelled, and of the destination, is waited for (seconds).
+_PATIENCE: Final = 10.0
+_THREAD: Final = "sluice-sink-request-loop"
+
+
+class RequestLoop(Generic[JobT, ResultT]):
+    """Runs every job at once, as a task of one event loop on a thread of its own.
+
+    Takes the place of `RequestThreads`; the caller bounds the number of jobs. The thread is a daemon, so that
+    a job that blocks it cannot keep the process from ending.
+
+    Args:
+        work: does a job; must not raise.
+        report: called on the loop's thread with what `work` returned.
+        name: the destination's, for messages.
+        patience: seconds that jobs that were cancelled, and what `end` calls, are waited for.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[JobT], Awaitable[ResultT]],
+        report: Callable[[ResultT], None],
+        *,
+        name: str,
+        patience: float = _PATIENCE,
+    ) -> None:
+        self._work = work
+        self._report = report
+        self._name = name
+        self._patience = patience
+        # By the identity of the job, which its task keeps alive. The loop itself keeps no task alive.
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_ended = False
+
+    def run(self, job: JobT) -> None:
+        """Starts a job. Called by one thread at a time.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        self._started().call_soon_threadsafe(self._begin, job)
+
+    def cancel(self, job: JobT) -> None:
+        """Cancels a job if it is running. What `work` returns then is reported as always."""
+        loop = self._started()
+        # One step later than `_begin` at the earliest: a task that is cancelled before its first step never
+        # runs, and would report nothing.
+        loop.call_soon_threadsafe(loop.call_soon, self._cancel, job)
+
+    def close(self, patience: float) -> int:
+        """Waits for the jobs that are running, and then cancels them. The loop goes on until `end`.
+
+        Args:
+            patience: how long jobs are waited for, in seconds.
+
+        Returns:
+            How many were cancelled, or could not be.
+        """
+        if self._loop is None:
+            return 0
+        cancelled = self._on_the_loop("requests have", self._settle(patience), patience + self._patience)
+        return len(self._tasks) if cancelled is None else cancelled
+
+    def end(self, last: Callable[[], Awaitable[None] | None] | None = None) -> None:
+        """Ends the thread.
+
+        Args:
+            last: is called on the loop before, and awaited if it is a coroutine function; None for nothing.
+
+        Raises:
+            Exception: of `last`.
+        """
+        if self._loop is None and last is None:
+            return
+        loop = self._started()
+        try:
+            if last is not None:
+                self._on_the_loop("the destination's close has", _call(last), self._patience)
+        finally:
+            loop.call_soon_threadsafe(self._stop, loop)
+            if self._thread is not None:
+                self._thread.join(self._patience)
+
+    def _on_the_loop(self, what: str, coroutine: Coroutine[Any, Any, T], patience: float) -> T | None:
+        """What `coroutine` returns or raises; None if it does not end within `patience` seconds.
+
+        `what` begins the log's sentence.
+        """
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        # Not by the timeout of `result`: since Python 3.11 a TimeoutError of the coroutine looks the same.
+        done, _ = concurrent.futures.wait((future,), patience)
+        if not done:
+            _log.warning(
+                "%s: %s not ended within %g s; the thread %s is left behind",
+                self._name,
+                what,
+                patience,
+                _THREAD,
+            )
+            return None
+        return future.result()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=self._serve, args=(loop,), name=_THREAD, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                loop.close()
+                raise
+            self._loop, self._thread = loop, thread
+        return self._loop
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            while not self._has_ended:  # a job may have stopped the loop, which is not its own
+                self._run(loop)
+            loop.run_until_complete(self._cancel_the_rest())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            # asyncio stops for these two, whoever raises them. Jobs and `end` have them reported by their own
+            # tasks; of what the destination runs beside them, only the log can tell.
+            _log.warning(
+                "%s: something on the event loop of the requests has raised %s; the loop goes on",
+                self._name,
+                type(error).__name__,
+                exc_info=True,
+            )
+
+    async def _cancel_the_rest(self) -> None:
+        """Cancels what the destination has begun by itself and left running, as `asyncio.run` does.
+
+        Jobs that are left were cancelled before, and have not ended: for them, all patience is used up.
+        """
+        rest = asyncio.all_tasks() - {*self._tasks.values()} - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=0.0 if self._tasks else self._patience)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._has_ended = True
+        loop.stop()
+
+    def _begin(self, job: JobT) -> None:
+        task = self._tasks[id(job)] = asyncio.ensure_future(self._do(job))
+        task.add_done_callback(lambda _: self._tasks.pop(id(job)))
+
+    def _cancel(self, job: JobT) -> None:
+        if id(job) in self._tasks:
+            self._tasks[id(job)].cancel()
+
+    async def _do(self, job: JobT) -> None:
+        self._report(await self._work(job))
+
+    async def _settle(self, patience: float) -> int:
+        running = list(self._tasks.values())
+        if not running:
+            return 0
+        _, late = await asyncio.wait(running, timeout=patience)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        return len(late)
+
+
+def close_destination(destination: Any) -> None:
+    """Closes a destination that has run no request on a loop, and waits for what its `close` returns."""
+    last = getattr(destination, "close", None)
+    if last is None:
+        return
+    if not inspect.iscoroutinefunction(last):
+        found = last()
+        if not inspect.isawaitable(found):
+            return
+        last = lambda: found  # noqa: E731 - the same as a coroutine function, once
+    loop: RequestLoop[Any, Any] = RequestLoop(_nothing, lambda _: None, name=destination_name(destination))
+    loop.end(last)
+
+
+async def _call(last: Callable[[], Awaitable[None] | None]) -> None:
+    found = last()
+    if inspect.isawaitable(found):
+        await found
+
+
+async def _nothing(_: object) -> None: ...

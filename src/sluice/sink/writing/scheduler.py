@@ -1,0 +1,550 @@
+"""The decisions of the async sink: what to send, when to wait, what to send again, when to give up.
+
+No threads, no clock, no I/O: every method is told the time. The writer adds threads and time, and calls
+the scheduler from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from sluice.errors import InvalidRecordError, ServiceError, SluiceError
+from sluice.sink.config import AsyncSinkConfig
+from sluice.sink.contracts import (
+    DEFAULT_DELAY,
+    RateLimitingStrategy,
+    Rejection,
+    RequestInfo,
+    ResultInfo,
+    SubmitResult,
+)
+from sluice.sink.rate.causes import Cause, cause_of
+from sluice.sink.reporting.figures import SinkFigures
+from sluice.sink.user_code.loading import adopted, run
+from sluice.sink.user_code.strategy_mistakes import checked_number
+from sluice.sink.writing.buffer import Batch, Buffered, RequestBuffer
+from sluice.sink.writing.keyed_buffer import KeyedBuffer
+from sluice.sink.writing.outage import PAUSES, Outage
+from sluice.sink.writing.refusals import (
+    IsThrottling,
+    RefusalCause,
+    code_of,
+    throttled_by_codes,
+    throttled_by_error,
+)
+from sluice.sink.writing.standstill import Standstill
+
+__all__ = ["Request", "SinkScheduler"]
+
+EntryT = TypeVar("EntryT")
+
+# The shortest wait for a strategy (seconds): after a shorter one, rounding might have it block once more.
+_SHORTEST_WAIT: Final = 0.001
+_NANOSECONDS: Final = 1_000_000_000  # of a second
+_REJECTED: Final = "rejected"  # the code of entries that are refused for good, which have a reason instead
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[EntryT]):
+    """One request in flight.
+
+    Attributes:
+        records: the user's, when it was sent. Of an entry that is refused for good the destination may since
+            have taken out those that were accepted.
+    """
+
+    number: int
+    batch: Batch[EntryT]
+    sent_at: float
+    records: int = 0
+
+    @property
+    def entries(self) -> list[EntryT]:
+        """The entries, as a new list each time: the destination may change it."""
+        return list(self.batch)
+
+
+class SinkScheduler(Generic[EntryT]):
+    """The state of one writer. Instants and durations are seconds of one monotonic clock.
+
+    The caller adds entries while there is `room`, passes answers to `complete` or `fail`, then calls
+    `advance`, sends the requests it returns, and waits for an answer or until `wake_at`. Once `failure` is
+    set, nothing more is sent.
+
+    Args:
+        config: bounds and durations.
+        strategy: the rate limiting strategy.
+        name: the destination, for messages.
+        jitter: returns a random number in [0, 1).
+        ordering_key: see `Destination`; None if the order of entries does not matter.
+        records_in: see `Destination`; None if every entry is one record.
+        is_throttling: see `Destination`; None: as `sluice.sink.rate.causes` says.
+        keeps_rejected: True: rejected entries are added to `rejected`. False: the first one is fatal.
+    """
+
+    def __init__(  # noqa: PLR0913 - the settings of the writer, and three hooks of its destination
+        self,
+        config: AsyncSinkConfig,
+        strategy: RateLimitingStrategy,
+        *,
+        name: str,
+        jitter: Callable[[], float] = random.random,
+        ordering_key: Callable[[EntryT], Hashable | None] | None = None,
+        records_in: Callable[[EntryT], int] | None = None,
+        is_throttling: IsThrottling | None = None,
+        keeps_rejected: bool = False,
+    ) -> None:
+        self._config = config
+        self._strategy: RateLimitingStrategy = adopted(strategy, RateLimitingStrategy)
+        self._name = name
+        self._jitter = jitter
+        self._records_in = records_in
+        self._is_throttling: IsThrottling = is_throttling or (lambda code: cause_of(code) is Cause.LOAD)
+        self._keeps_rejected = keeps_rejected and not config.fail_on_error
+        self._buffer: RequestBuffer[EntryT] = (
+            KeyedBuffer(ordering_key, name) if ordering_key else RequestBuffer()
+        )
+        self._in_flight: dict[int, Request[EntryT]] = {}  # in the order they were sent
+        self._timed_out: dict[int, Request[EntryT]] = {}  # still running; in the order they were sent
+        self._retry_after_until = -math.inf  # the destination asks for no request until then
+        self._outage = Outage()
+        self._next_try = math.inf
+        # No entry that was refused is overdue before, or a look at all of them would have found it.
+        self._overdue_at = math.inf
+        self._last_cause = RefusalCause("", "")
+        self._standstill = Standstill(name)
+        self.failure: BaseException | None = None
+        self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
+        self.to_cancel: list[Request[EntryT]] = []  # timed out; the caller removes what it has cancelled
+        self.figures = SinkFigures()
+        self._observed_at: float | None = None  # until when `in_flight` and `buffered` are in the figures
+
+    # --- queries --------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many entries may be added now; 0 if a write must wait."""
+        if self._buffer.size_in_bytes >= self._config.max_buffered_bytes:
+            return 0
+        return max(0, self._config.max_buffered_requests - len(self._buffer))
+
+    @property
+    def room_in_bytes(self) -> int:
+        """How many bytes more may wait to be sent; the last entry that is added may have more."""
+        return max(0, self._config.max_buffered_bytes - self._buffer.size_in_bytes)
+
+    @property
+    def idle(self) -> bool:
+        """All that was added has been acknowledged or rejected, and no request is running any more."""
+        return not self._buffer and not self.running
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not been answered and have not timed out."""
+        return len(self._in_flight)
+
+    @property
+    def running(self) -> int:
+        """Requests that have not been answered, whether they have timed out or not."""
+        return len(self._in_flight) + len(self._timed_out)
+
+    @property
+    def buffered(self) -> int:
+        """Entries that wait to be sent, or to be sent again."""
+        return len(self._buffer)
+
+    @property
+    def wake_at(self) -> float:
+        """When `advance` is due again if no answer comes before; infinity if only an answer matters."""
+        if self.failure is not None:
+            return math.inf
+        # What waits to be sent again is not sent before a pause of all ends.
+        times = [self._next_try, max(self._buffer.next_due, self._pause_until)]
+        if self._in_flight:
+            oldest = next(iter(self._in_flight.values()))
+            times.append(oldest.sent_at + self._config.request_timeout)
+        if self._timed_out:
+            times.append(self._give_up_running_at)
+        if self._buffer.has_returned:
+            times.append(self._overdue_at)
+        return min(times)
+
+    def snapshot(self) -> SinkFigures:
+        """The figures as they are now."""
+        return self.figures.copy()
+
+    # --- events ---------------------------------------------------------------------------------------
+
+    def add(self, entries: Sequence[EntryT], sizes: Sequence[int], now: float) -> None:
+        """Queues entries, of `sizes` in bytes; no more than there is `room` for."""
+        self._observe(now)
+        self._buffer.add(entries, sizes, now)
+
+    def complete(
+        self, number: int, result: SubmitResult[EntryT], now: float, *, answered_at: float | None = None
+    ) -> None:
+        """A request was answered: its entries were accepted, or some of them refused or rejected.
+
+        Args:
+            number: of the request.
+            result: the answer.
+            now: the time.
+            answered_at: when the answer came, if that was before `now`.
+        """
+        self._observe(now)
+        ended_at = now if answered_at is None else answered_at
+        request = self._end_request(number, ended_at)
+        if request is None:
+            return
+        try:
+            failed = request.batch.find(result.failed)
+            rejected = request.batch.find([each.entry for each in result.rejected], besides=failed)
+        except SluiceError as error:
+            self.stop(error)
+            return
+        self._buffer.mark_accepted(request.batch, failed)
+        missing = [*failed, *rejected]
+        self.figures.records += request.records - self._records(_entries(missing))
+        self.figures.bytes += request.batch.size - sum(item.size for item in missing)
+        # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
+        throttled = throttled_by_codes(result.codes, len(failed), self._is_throttling)
+        self._report_to_strategy(request, len(failed), throttled, ended_at)
+        if rejected:
+            self._reject(result.rejected, self._records(_entries(rejected)))
+        if failed:
+            cause = RefusalCause.of_codes(result.codes)
+            self._requeue(request, failed, cause, now, skip_pause=throttled == len(failed))
+            self._apply_retry_after(result.retry_after, now)
+        if len(failed) < len(request.batch):
+            self._outage.record_acceptance()
+
+    def fail(
+        self,
+        number: int,
+        error: BaseException,
+        *,
+        fatal: bool,
+        now: float,
+        answered_at: float | None = None,
+    ) -> None:
+        """A request failed as a whole: none of its entries is known to have been accepted.
+
+        Args:
+            number: of the request.
+            error: why.
+            fatal: whether the destination will accept nothing any more.
+            now: the time.
+            answered_at: when it failed, if that was before `now`.
+        """
+        self._observe(now)
+        ended_at = now if answered_at is None else answered_at
+        request = self._end_request(number, ended_at)
+        if request is None:
+            return
+        size = len(request.batch)
+        throttled = throttled_by_error(error, size, self._is_throttling)
+        self._report_to_strategy(request, size, throttled, ended_at)
+        if fatal or self._config.fail_on_error:
+            self.figures.refuse(self._records(request.batch), {code_of(error): size}, size)
+            self.stop(error)
+        else:
+            self._requeue(request, request.batch.items, RefusalCause.of_error(error), now)
+            if isinstance(error, ServiceError):
+                self._apply_retry_after(error.retry_after, now)
+
+    def record_dead_letter(self) -> None:
+        """A record that can never be delivered was put aside."""
+        self.figures.dead_letters += 1
+
+    def stop(self, failure: BaseException) -> None:
+        """Nothing more is sent. Only the first failure is kept: later ones follow from it."""
+        if self.failure is None:
+            self.failure = failure
+
+    def abandon(self) -> None:
+        """The writer is closed: the strategy will not be told the outcome of requests in flight."""
+        if self._in_flight and self._strategy.forget_in_flight is not None:
+            self._strategy.forget_in_flight()
+
+    def advance(self, now: float, *, draining: bool = False) -> list[Request[EntryT]]:
+        """Returns the requests to send now. They count as in flight from here on.
+
+        Args:
+            now: the time.
+            draining: True at the end of an epoch: batches are sent without waiting for more entries.
+        """
+        requests: list[Request[EntryT]] = []
+        self._observe(now)
+        self._time_out_requests(now)
+        self._give_up_running(now)
+        self._buffer.release(now)
+        while self.failure is None and (count := self._sendable(now, draining=draining)):
+            requests.append(self._send(count, now))
+        if self.failure is None and now >= self._overdue_at:
+            self._give_up_overdue(now)
+        return requests
+
+    def _observe(self, now: float) -> None:
+        """Takes into the figures how much was in flight and buffered until now, since the last event."""
+        since = now if self._observed_at is None else self._observed_at
+        elapsed = round(now * _NANOSECONDS) - round(since * _NANOSECONDS)
+        self._observed_at = now
+        self.figures.in_flight.observe(len(self._in_flight), elapsed)
+        self.figures.buffered.observe(len(self._buffer), elapsed)
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    def _sendable(self, now: float, *, draining: bool) -> int:
+        """How many entries the next request has; 0 if none may be sent now, with `_next_try` set."""
+        self._next_try = math.inf
+        head = self._buffer.head()
+        if head is None:
+            return 0
+        most = self._most_entries
+        if not draining and not self._is_batch_due(head, most, now):
+            self._next_try = head.arrived + self._config.max_time_in_buffer
+            return 0
+        if not self._has_free_request:
+            return 0  # until an answer comes
+        if now < self._pause_until:
+            self._next_try = self._pause_until
+            return 0
+        count = self._buffer.measure(most, self._most_bytes)
+        request = RequestInfo(count, self._buffer.size_of(count))
+        if run(self._strategy.should_block, request):  # a coroutine would be true, for good
+            self._next_try = now + self._blocked_for(request)
+            if self._in_flight:
+                self._standstill.end()
+            else:
+                self._standstill.record_block(now, len(self._buffer))
+            return 0
+        self._standstill.end()
+        return count
+
+    @property
+    def _has_free_request(self) -> bool:
+        """Whether one more request may run."""
+        # In an outage, one request at a time finds out whether it is over.
+        most = 1 if self._outage.is_on else self._config.max_in_flight_requests
+        # Those that timed out and still run come on top. They were all in flight at the same time, because
+        # none may run for 2 * request_timeout, so they are no more than those that may be in flight.
+        return len(self._in_flight) < most
+
+    def _blocked_for(self, request: RequestInfo) -> float:
+        """Seconds until the strategy is asked again, unless an answer comes before."""
+        delay: float = checked_number(self._strategy.delay(request), "delay", self._name)
+        if not delay < math.inf:  # nor is NaN
+            # Without a request in flight no answer will come, and the writer must not hang.
+            delay = math.inf if self._in_flight else DEFAULT_DELAY
+        return max(delay, _SHORTEST_WAIT)
+
+    @property
+    def _pause_until(self) -> float:
+        """Nothing is sent before: the destination is in an outage, or asks for no request."""
+        return max(self._outage.pause_until, self._retry_after_until)
+
+    @property
+    def _most_entries(self) -> int:
+        """Entries of the next request, at most. A strategy of the user's may compute a fraction."""
+        if self._outage.tries_one_entry:
+            return 1
+        allowed = checked_number(self._strategy.max_batch_size, "max_batch_size", self._name)
+        return max(1, int(min(self._config.max_batch_size, allowed)))
+
+    @property
+    def _most_bytes(self) -> int:
+        """Bytes of the next request, unless its first entry alone has more."""
+        allowed = checked_number(
+            self._strategy.max_batch_size_in_bytes, "max_batch_size_in_bytes", self._name
+        )
+        return int(min(self._config.max_batch_size_in_bytes, allowed))
+
+    def _is_batch_due(self, head: Buffered, most: int, now: float) -> bool:
+        return (
+            len(self._buffer) >= most
+            or self._buffer.size_in_bytes >= self._most_bytes
+            or now >= head.arrived + self._config.max_time_in_buffer
+            or head.refused_since is not None  # it waited once already; now only the pause delays it
+        )
+
+    def _send(self, count: int, now: float) -> Request[EntryT]:
+        batch = self._buffer.take(count)
+        request = Request(self.figures.requests, batch, now, self._records(batch))
+        self._in_flight[request.number] = request
+        run(self._strategy.register_in_flight_request, RequestInfo(count, batch.size, now))
+        self.figures.requests += 1
+        self.figures.retries += self._records(_entries(batch.returned))
+        self.figures.records_out += request.records
+        self.figures.bytes_out += batch.size
+        return request
+
+    # --- answers --------------------------------------------------------------------------------------
+
+    def _end_request(self, number: int, answered_at: float) -> Request[EntryT] | None:
+        """Removes a request from those in flight; None if it had timed out."""
+        request = self._in_flight.pop(number, None)
+        if request is None:
+            # It counted as failed when it timed out, and its entries were queued again.
+            late = self._timed_out.pop(number, None)
+            if late is not None:
+                self._buffer.mark_ended(late.batch)
+        else:
+            self.figures.send_time.record(answered_at - request.sent_at)
+        return request
+
+    def _time_out_requests(self, now: float) -> None:
+        timeout = self._config.request_timeout
+        while self._in_flight:
+            request = next(iter(self._in_flight.values()))
+            if now < request.sent_at + timeout:
+                return
+            del self._in_flight[request.number]
+            self._timed_out[request.number] = request
+            self.to_cancel.append(request)
+            self._buffer.mark_timed_out(request.batch)
+            self.figures.timeouts += 1
+            self.figures.send_time.record(now - request.sent_at)
+            size = len(request.batch)
+            self._report_to_strategy(request, size, 0, now)
+            cause = RefusalCause("RequestTimeout", f"no answer within {timeout:g} s")
+            if self._config.fail_on_timeout:
+                records = self._records(request.batch)
+                self.figures.refuse(records, {cause.code: size}, size)
+                text = f"a request of {records} records got {cause.text} (failOnTimeout is true)"
+                self.stop(ServiceError(f"{self._name}: {text}", target=self._name, code=cause.code))
+            else:
+                self._requeue(request, request.batch.items, cause, now)
+
+    @property
+    def _give_up_running_at(self) -> float:
+        """When the oldest request that timed out must have ended."""
+        oldest = next(iter(self._timed_out.values()))
+        return oldest.sent_at + 2 * self._config.request_timeout
+
+    def _give_up_running(self, now: float) -> None:
+        """A request that is carried out after its epoch may write over rows of a later one."""
+        if self._timed_out and now >= self._give_up_running_at:
+            timeout = self._config.request_timeout
+            self.stop(
+                ServiceError(
+                    f"{self._name}: a request is still running {timeout:g} s after requestTimeout, which is "
+                    f"{timeout:g} s: its epoch cannot be committed, because the request may still write. If "
+                    "requests take so long, increase requestTimeout",
+                    target=self._name,
+                    code="RequestTimeout",
+                )
+            )
+
+    def _records(self, entries: Sequence[EntryT] | Batch[EntryT]) -> int:
+        """How many of the user's records these entries hold."""
+        return len(entries) if self._records_in is None else sum(map(self._records_in, entries))
+
+    def _reject(self, rejected: Sequence[Rejection[EntryT]], records: int) -> None:
+        if self._keeps_rejected:
+            self.rejected += rejected
+            return
+        self.figures.refuse(records, {_REJECTED: len(rejected)}, len(rejected))
+        many = "1 record was" if records == 1 else f"{records} records were"
+        hint = "failOnError is true" if self._config.fail_on_error else "no deadLetterPath is given"
+        self.stop(InvalidRecordError(f"{self._name}: {many} refused for good ({hint}): {rejected[0].reason}"))
+
+    def _requeue(
+        self,
+        request: Request[EntryT],
+        failed: Sequence[Buffered],
+        cause: RefusalCause,
+        now: float,
+        *,
+        skip_pause: bool = False,
+    ) -> None:
+        """Queues entries again, in their order: to be sent next, or after a pause of their own.
+
+        With `skip_pause` an entry that is refused for the first time is sent again at once: against load, the
+        pace of the strategy helps. `complete` sets it if all that an answer refuses was refused for load.
+        Entries of a request that failed as a whole always pause.
+        """
+        refused = self._records(_entries(failed))
+        self.figures.refuse(refused, cause.codes or {cause.code: len(failed)}, len(failed))
+        self._last_cause = cause
+        if self._config.fail_on_error:
+            text = (
+                f"{refused} of {self._records(request.batch)} records were not accepted (failOnError is true)"
+            )
+            self.stop(ServiceError(f"{self._name}: {text}: {cause.text}", target=self._name, code=cause.code))
+        # One draw for all: entries that were refused together are sent again together.
+        jitter = self._jitter()
+        failed = [
+            item._replace(
+                refused_since=now if item.refused_since is None else item.refused_since,
+                refusals=item.refusals + 1,
+                due=-math.inf
+                if skip_pause and not item.refusals
+                else now + jitter * PAUSES.ceiling(item.refusals),
+            )
+            for item in failed
+        ]
+        self._buffer.put_back(failed)
+        self._overdue_at = min(self._overdue_at, self._patience_of(failed))
+        overdue = [item for item in failed if self._is_overdue(item, now)]
+        if overdue:
+            self.stop(self._retries_exhausted(overdue, now))
+        if len(failed) == len(request.batch):
+            self._outage.record_failure(request.sent_at, now, jitter)
+
+    def _apply_retry_after(self, seconds: float | None, now: float) -> None:
+        """Sends nothing for as long as the destination asks for; None if it does not ask."""
+        if seconds is not None:
+            self._retry_after_until = max(self._retry_after_until, now + seconds)
+
+    def _report_to_strategy(
+        self, request: Request[EntryT], failed: int, throttled: int, ended_at: float
+    ) -> None:
+        """Tells the strategy how a request has ended."""
+        run(
+            self._strategy.register_completed_request,
+            ResultInfo(
+                failed,
+                len(request.batch),
+                throttled_messages=throttled,
+                seconds=ended_at - request.sent_at,
+                started_at=request.sent_at,
+            ),
+        )
+
+    # --- giving up ------------------------------------------------------------------------------------
+
+    def _patience_of(self, items: Sequence[Buffered]) -> float:
+        """When the first of these entries has been refused for too long; infinity if none was refused."""
+        since = (item.refused_since for item in items if item.refused_since is not None)
+        return min(since, default=math.inf) + self._config.max_retry_duration
+
+    def _give_up_overdue(self, now: float) -> None:
+        """Looks at all refused entries, also at those that wait for a time of their own, or of all."""
+        returned = self._buffer.returned()
+        self._overdue_at = self._patience_of(returned)
+        overdue = [item for item in returned if self._is_overdue(item, now)]
+        if overdue:
+            self.stop(self._retries_exhausted(overdue, now))
+
+    def _is_overdue(self, item: Buffered, now: float) -> bool:
+        since = item.refused_since
+        return since is not None and now >= since + self._config.max_retry_duration
+
+    def _retries_exhausted(self, items: Sequence[Buffered], now: float) -> ServiceError:
+        longest = max(now - item.refused_since for item in items if item.refused_since is not None)
+        records = self._records(_entries(items))
+        many = "1 record is" if records == 1 else f"{records} records are"
+        return ServiceError(
+            f"{self._name}: {many} still not accepted after {longest:.1f} s (maxRetryDuration is "
+            f"{self._config.max_retry_duration:g} s): {self._last_cause.text}",
+            target=self._name,
+            code=self._last_cause.code,
+        )
+
+
+def _entries(items: Sequence[Buffered]) -> list[Any]:
+    return [item.entry for item in items]
