@@ -1,4 +1,4 @@
-"""Writes the tables of options in the documents. With --check, fails if a table is not up to date."""
+"""Writes the tables of options and causes in the documents. With --check, fails if one is not up to date."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ from sluice.kinesis.options import SOURCE_OPTIONS
 from sluice.option_names import ForeignName, Taken
 from sluice.options import Option
 from sluice.sink.options import SINK_OPTIONS
+from sluice.sink.rate import causes
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("docs/options.md", "docs/destinations.md", "docs/dynamodb-streams.md", "docs/names.md")
+DOCUMENTS = (
+    "docs/options.md",
+    "docs/sink.md",
+    "docs/destinations.md",
+    "docs/dynamodb-streams.md",
+    "docs/names.md",
+)
 DESTINATIONS: dict[str, type[DestinationClass]] = {
     "kinesis": KinesisStreamsDestination,
     "firehose": FirehoseDestination,
@@ -99,6 +106,12 @@ def destinations_table() -> str:
     )
 
 
+def causes_table() -> str:
+    """What counts as load, and what as a failure; one row for rules that people see as one."""
+    counted = {each.applies_to: each.cause.value for each in causes.TABLE}
+    return rows(("what is refused", "counts as"), counted.items())
+
+
 def size(count: int) -> str:
     """A size in bytes, in the largest unit without a remainder."""
     units = {"MiB": 1024**2, "MB": 1000**2, "KiB": 1024, "KB": 1000}
@@ -132,6 +145,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "dynamodb_streams_backoff": lambda: backoff_table(STREAMS_OPTIONS),
     "sink": lambda: options_table(SINK_OPTIONS),
     "limits": destinations_table,
+    "causes": causes_table,
     "source_names": lambda: names_table(SOURCE_NAMES),
     "sink_names": lambda: names_table(
         each for each in KinesisStreamsDestination.FOREIGN_NAMES if each not in CONNECTION_NAMES
