@@ -1,4 +1,4 @@
-"""docs/sink-progress.md has every figure there is, with its unit and how tasks are summed."""
+"""docs/monitoring.md has every figure of the sink, with its unit and how tasks are summed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sluice.sink import SinkProgress
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "sink-progress.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "monitoring.md").read_text()
 
 
 def test_the_table_has_every_figure() -> None:
