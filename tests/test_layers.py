@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,52 @@ TASK = ("sluice.kinesis.fanout_task",)
 SOURCE = "sluice.kinesis.source"
 BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source", "sluice.spark_settings")
 
+
+def room(name: str, *others: str, outside: tuple[str, ...] = (), guarded: tuple[str, ...] = ()) -> Layer:
+    """A room or module of the sink, and which others of them it may import besides itself."""
+    inside = tuple(f"sluice.sink.{each}" for each in (name, *others))
+    return Layer(inside[:1], (*BASE, *inside, *outside), guarded)
+
+
+ROWS = ("contracts", "rows", "user_code")
+SINK_ROOMS = (
+    room("config"),
+    # Of the contracts, `Destination.is_throttling` asks the table of causes by default.
+    room("rate.causes"),
+    room("contracts", "config", "rate.causes"),
+    # No thread, no socket, no destination.
+    room("rate", "contracts"),
+    room("reporting"),
+    room("user_code", "contracts"),
+    # A writer without Spark has rows of Arrow, and converters that may expect PySpark's schema.
+    room("rows.schema", "contracts", guarded=("pyspark",)),
+    room("rows", "contracts"),
+    room("converters", *ROWS),
+    room("letters", "contracts", "rows"),
+    # Strategies are known by their contract alone.
+    room("writing", *ROWS, "config", "letters", "reporting"),
+    # The client of the query server; `setup` hands it the server's address.
+    room(
+        "shared_bucket", "contracts", "rate.token_bucket", outside=("sluice.channels", "sluice.query_server")
+    ),
+    room("rate_limiting_options", "config", "contracts", "rate", "shared_bucket", "user_code"),
+    room("options", "config", "rate_limiting_options", "reporting", "user_code"),
+    # From here on rooms are put together: a sink, the end of its epochs, its tasks.
+    room(
+        "setup",
+        *("config", "contracts", "letters", "reporting", "shared_bucket", "user_code"),
+        outside=("sluice.channels",),
+    ),
+    room("committing", "contracts", "reporting", "setup", "user_code"),
+    room("task", *ROWS, "committing", "reporting", "setup", "writing"),
+    # What users import.
+    Layer(("sluice.sink",), ("sluice.sink",)),
+)
+# What others import by the name `sluice.sink`, or not at all.
+OF_THE_SINK_ALONE = tuple(
+    f"sluice.sink.{each}" for each in ("config", "contracts", "shared_bucket", "writing")
+)
+
 # The first entry that a module falls under holds. "sluice" itself is last: it holds what no other names.
 LAYERS = (
     Layer(("sluice.errors",)),
@@ -83,12 +130,7 @@ LAYERS = (
         ("sluice.query_server",),
         ("sluice.channels", "sluice.errors", "sluice.private_files", "sluice.query_server"),
     ),
-    # A writer without Spark has rows of Arrow, and converters that may expect PySpark's schema.
-    Layer(("sluice.sink.rows.arrow_schema",), ("sluice.sink",), ("pyspark",)),
-    # The client of the query server; `setup` hands it the server's address.
-    Layer(("sluice.sink.shared_bucket",), (*BASE, "sluice.channels", "sluice.query_server", "sluice.sink")),
-    Layer(("sluice.sink.setup",), (*BASE, "sluice.channels", "sluice.sink")),
-    Layer(("sluice.sink",), (*BASE, "sluice.sink")),
+    *SINK_ROOMS,
     Layer(KINESIS_BASE, (*BELOW_KINESIS, *KINESIS_BASE), SDK),
     Layer((SUBSCRIPTIONS,), (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS), SDK),
     Layer(SHARED_BY_SIDES, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES)),
@@ -209,6 +251,8 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
             allowed = under(name, layer.project)
             if under(module, ("sluice.destinations",)) and under(name, ("sluice.destinations",)):
                 allowed = of_its_own(module, name)
+            if under(name, OF_THE_SINK_ALONE) and not under(module, ("sluice.sink",)):
+                allowed = False
         else:
             allowed = True
         if not allowed:
@@ -263,6 +307,11 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.source.planner", "from sluice.channels.channel import Channel"),
         ("sluice.sink.writing.writer", "from sluice.kinesis.fanout.link import Link"),
         ("sluice.sink.rate.token_bucket", "from sluice.query_server.bucket import HOLD_TIME"),
+        ("sluice.sink.rate.strategies", "from sluice.sink.writing.scheduler import Request"),
+        ("sluice.sink.writing.scheduler", "from sluice.sink.rate.causes import cause_of"),
+        ("sluice.sink.writing.scheduler", "from sluice.sink.shared_bucket.strategy import sink_of"),
+        ("sluice.sink.setup", "from sluice.sink.task import write_rows"),
+        ("sluice.destinations.sqs", "from sluice.sink.contracts import SubmitResult"),
         ("sluice.query_server.bucket", "from sluice.sink.contracts import RequestInfo"),
         ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
         ("sluice.kinesis.client", "import sluice.spark.source"),
@@ -327,6 +376,25 @@ def test_a_violation_is_found(module: str, source: str) -> None:
 def test_what_is_allowed_passes(module: str, source: str) -> None:
     """The rules do not mistake a neighbour, a standard module or a similar name for a violation."""
     assert violations(module, source, is_package=module == "sluice") == []
+
+
+def test_rooms_of_the_sink_have_no_circles() -> None:
+    """A room imports only what is above it in the table, and no module imports itself through others."""
+    for position, layer in enumerate(SINK_ROOMS):
+        above = {name for each in SINK_ROOMS[:position] for name in each.modules}
+        needed = {each for each in layer.project if each.startswith("sluice.sink.")} - {*layer.modules}
+        assert all(under(name, tuple(above)) for name in needed), layer.modules
+
+    known = {module: path for module, path in modules() if under(module, ("sluice.sink",))}
+    graph = {
+        module: {
+            name if name in known else name.rpartition(".")[0]
+            for _, name in imports(ast.parse(path.read_text()), module, is_package=path.name == "__init__.py")
+            if under(name, ("sluice.sink",))
+        }
+        for module, path in known.items()
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) == len(graph)
 
 
 def test_every_module_is_seen() -> None:

@@ -84,7 +84,12 @@ def _pieces(endpoint: str, size: int) -> dict[str, float]:
     outcomes = (read_put_records(answer) or {})["Records"]
 
     def schedule() -> None:
-        scheduler = SinkScheduler[Any](setup.config, NoRateLimitingStrategy(), name="bench")
+        scheduler = SinkScheduler[Any](
+            setup.config,
+            NoRateLimitingStrategy(),
+            name="bench",
+            is_throttling=setup.destination.is_throttling,
+        )
         for start in range(0, ROWS, REQUEST):
             chunk = slice(start, start + REQUEST)
             scheduler.add(entries[chunk], sizes[chunk], 0.0)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.errors import ServiceError
 from sluice.sink import AsyncSinkConfig, RateLimitingStrategy, SubmitResult
+from sluice.sink.rate.causes import Cause, cause_of
 from sluice.sink.writing.scheduler import Request, SinkScheduler
 
 if TYPE_CHECKING:
@@ -243,7 +244,9 @@ class Run:
         self._count = 0
 
     def scheduler(self, config: AsyncSinkConfig, strategy: Any, jitter: Callable[[], float]) -> Any:
-        return SinkScheduler(config, strategy, name="s", jitter=jitter)
+        return SinkScheduler(
+            config, strategy, name="s", is_throttling=lambda code: cause_of(code) is Cause.LOAD, jitter=jitter
+        )
 
     def until(self, end: float) -> Self:
         if not self._count:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.sink import AsyncSinkConfig, Destination, ElementConverter, NoRateLimitingStrategy, SubmitResult
+from sluice.sink.rate.causes import Cause, cause_of
 from sluice.sink.setup import AsyncSinkSetup
 
 Outcome = SubmitResult[str] | Exception
@@ -18,6 +19,11 @@ Behaviour = Callable[[int, Sequence[str]], Outcome]
 
 def accept(_: int, __: Sequence[str]) -> Outcome:
     return SubmitResult()
+
+
+def is_load(code: str) -> bool:
+    """As `Destination.is_throttling` says by default."""
+    return cause_of(code) is Cause.LOAD
 
 
 def rows(values: Iterable[str]) -> pa.RecordBatch:

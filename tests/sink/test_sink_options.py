@@ -27,8 +27,8 @@ from sluice.sink.rate_limiting_options import (
     shared_bucket_from_options,
     strategy_from_options,
 )
+from sluice.sink.setup import StrategyCache
 from sluice.sink.shared_bucket.strategy import SharedBucketConfig, sink_of
-from sluice.sink.strategy_cache import StrategyCache
 
 BUCKET = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "7"}
 LIMITS = SinkLimits(

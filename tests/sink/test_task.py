@@ -12,7 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
-from sink_fakes import FakeConverter, FakeDestination, Outcome, RefusedError, async_setup, config, rows
+from sink_fakes import (
+    FakeConverter,
+    FakeDestination,
+    Outcome,
+    RefusedError,
+    async_setup,
+    config,
+    is_load,
+    rows,
+)
 
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.retry import Retrier
@@ -24,9 +33,10 @@ from sluice.sink import (
     PacedRateLimitingStrategy,
     SubmitResult,
 )
-from sluice.sink.rows.unknown_columns import unknown_columns_problem
+from sluice.sink.committing.epoch_end import TaskResult
+from sluice.sink.rows.schema import unknown_columns_problem
 from sluice.sink.setup import CommittingSinkSetup
-from sluice.sink.task import TaskResult, check_columns, write_rows
+from sluice.sink.task import check_columns, write_rows
 from sluice.sink.writing.scheduler import SinkScheduler
 
 ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=12)
@@ -431,7 +441,7 @@ def test_a_converter_that_returns_what_nobody_waits_for_is_refused() -> None:
 def test_a_strategy_that_returns_what_nobody_waits_for_does_not_block_for_good() -> None:
     """A coroutine is true."""
     wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {"should_block": not_run})
-    scheduler: SinkScheduler[str] = SinkScheduler(config(), wrong(), name="fake")
+    scheduler: SinkScheduler[str] = SinkScheduler(config(), wrong(), name="fake", is_throttling=is_load)
     scheduler.add(["a"], [1], 0.0)
     with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
         scheduler.advance(0.0, draining=True)

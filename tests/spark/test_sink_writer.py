@@ -31,7 +31,7 @@ from sluice.channels.channel import Address
 from sluice.errors import OptionError
 from sluice.kinesis.source import SCHEMA as SOURCE_SCHEMA
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
-from sluice.sink.strategy_cache import strategy_cache
+from sluice.sink.setup import strategy_cache
 from sluice.spark import sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
 from sluice.spark_settings import SparkSettings

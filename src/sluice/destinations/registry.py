@@ -18,9 +18,8 @@ from sluice.destinations.common.object_settings import OBJECT_OPTIONS, ObjectSet
 from sluice.errors import OptionError
 from sluice.option_names import Explained
 from sluice.options import SPARK_KEYS, Option, OptionValues, read_options
+from sluice.sink import CommittingDestination, Destination, Origin, SinkLimits
 from sluice.sink.committing.epoch_commit import is_committing
-from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import CommittingDestination, Destination, Origin
 from sluice.sink.letters.dead_letters import CheckedDeadLetterQueue, LocalDeadLetterQueue
 from sluice.sink.options import (
     ASYNC_OPTIONS,
@@ -38,7 +37,8 @@ from sluice.sink.options import (
     load_progress_listener,
 )
 from sluice.sink.rate_limiting_options import shared_bucket_from_options, strategy_from_options
-from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, ProgressListener, SinkSetup
+from sluice.sink.reporting.progress import ProgressListener
+from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.user_code.element_converter import ConverterFactory, converter_factory
 from sluice.sink.user_code.loading import load_object
 

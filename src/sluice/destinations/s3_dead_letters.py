@@ -12,7 +12,7 @@ from sluice.destinations.common.bucket import Bucket, split_s3_path
 from sluice.destinations.common.object_settings import ObjectSettings
 from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Retrier
-from sluice.sink.contracts import Origin
+from sluice.sink import Origin
 from sluice.sink.letters.dead_letters import (
     DeadLetter,
     dead_letter_file_name,

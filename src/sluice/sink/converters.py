@@ -16,8 +16,7 @@ import pyarrow as pa
 from sluice.errors import InvalidRecordError, OptionError, SluiceError
 from sluice.sink.contracts import Destination, ElementConverter, Origin, StructType
 from sluice.sink.rows.json_rows import JsonRows, unsupported_type
-from sluice.sink.rows.plain_schema import PlainField, PlainSchema, PlainType
-from sluice.sink.rows.same_names import same_names
+from sluice.sink.rows.schema import PlainField, PlainSchema, PlainType, same_names
 from sluice.sink.user_code.loading import destination_name, open_converter
 
 __all__ = ["DataConverter", "JsonConverter"]

@@ -21,7 +21,7 @@ from sluice.options import (
 )
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.rate_limiting_options import RATE_LIMITING_OPTIONS
-from sluice.sink.setup import ProgressListener
+from sluice.sink.reporting.progress import ProgressListener
 from sluice.sink.user_code.loading import OBJECT, load_object, not_run_by_a_call
 
 __all__ = [

@@ -10,12 +10,13 @@ import operator
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import OptionError, SluiceError
 from sluice.retry import Retrier, patient
+from sluice.sink.committing.epoch_end import TaskResult
 from sluice.sink.contracts import (
     CommittingDestination,
     Destination,
@@ -27,41 +28,18 @@ from sluice.sink.contracts import (
 )
 from sluice.sink.reporting.figures import SinkFigures, own_figures
 from sluice.sink.reporting.progress import as_line
-from sluice.sink.rows.unknown_columns import unknown_columns_problem
+from sluice.sink.rows.schema import unknown_columns_problem
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.user_code.loading import adopted, destination_name, open_converter, run
-from sluice.sink.writing.request_loop import close_destination
+from sluice.sink.writing.requests import close_destination
 from sluice.sink.writing.writer import AsyncSinkWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TaskResult", "check_columns", "write_rows"]
+__all__ = ["check_columns", "write_rows"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskResult:
-    """What one task wrote; plain data, which Spark brings to the driver.
-
-    Attributes:
-        origin: the task.
-        figures: of its writer. A two-phase destination has records, bytes and its own figures.
-        duration: seconds from the first row to the last acknowledgement.
-        limit: entries (for `kinesis` with ``aggregate=true``: aggregates) that the rate limiting strategy
-            lets be in flight now; None if it has no number for it.
-        rate: entries a second that the strategy has learnt, or is set to; None if it has no rate, as with
-            `tokenBucketScope=query`.
-        committables: of a two-phase destination: what makes the task's rows visible.
-    """
-
-    origin: Origin
-    figures: SinkFigures
-    duration: float = 0.0
-    limit: int | None = None
-    rate: float | None = None
-    committables: tuple[Any, ...] = ()
 
 
 def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:

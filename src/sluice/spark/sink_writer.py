@@ -23,8 +23,8 @@ from sluice.destinations.registry import FORMAT, read_sink
 from sluice.errors import OptionError, SluiceError
 from sluice.hosts import is_loopback
 from sluice.query_server.launch import find_or_start
-from sluice.sink.committing.epoch_end import Outcome, end_epoch, needs_setup
-from sluice.sink.contracts import CommittingDestination, Origin
+from sluice.sink import CommittingDestination, Origin
+from sluice.sink.committing.epoch_end import Outcome, TaskResult, end_epoch, needs_setup
 from sluice.sink.rows.json_rows import inner_types
 from sluice.sink.setup import (
     AsyncSinkSetup,
@@ -33,7 +33,7 @@ from sluice.sink.setup import (
     query_server_address,
     with_query_server,
 )
-from sluice.sink.task import TaskResult, check_columns, write_rows
+from sluice.sink.task import check_columns, write_rows
 from sluice.sink.user_code.loading import adopted, destination_name, run
 from sluice.spark.border import shorten_traceback
 from sluice.spark.logs import configure_driver_log

@@ -16,9 +16,9 @@ from sluice import letterboxes
 from sluice.errors import CommitError, ServiceError
 from sluice.letterboxes import Letterbox
 from sluice.sink import CommittingDestination, Epoch, Origin, SinkFigures, SinkProgress
-from sluice.sink.committing.epoch_end import Outcome, end_epoch, needs_setup
-from sluice.sink.setup import CommittingSinkSetup, ProgressListener
-from sluice.sink.task import TaskResult
+from sluice.sink.committing.epoch_end import Outcome, TaskResult, end_epoch, needs_setup
+from sluice.sink.reporting.progress import ProgressListener
+from sluice.sink.setup import CommittingSinkSetup
 
 
 def result(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from sluice.sink.rows.arrow_schema import schema_of_rows
+from sluice.sink.rows.schema import schema_of_rows
 
 TYPES = [
     (pa.string(), "string"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.sink.rows.entry_taker import EntryTaker
+from sluice.sink.rows.taking import EntryTaker
 
 
 def counted(sizes: list[int], made: list[int]) -> Iterator[int]:

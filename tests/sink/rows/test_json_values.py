@@ -24,7 +24,7 @@ from sluice.sink.letters.dead_letters import (
     dead_letter_of_entry,
     dead_letter_of_row,
 )
-from sluice.sink.rows.json_values import json_text, json_value, python_value
+from sluice.sink.rows.values import json_text, json_value, python_value
 
 MILLENNIA = 1_700_000_000_000 * 1_000_000
 """A timestamp whose milliseconds were taken for seconds, in microseconds."""

@@ -13,8 +13,7 @@ import pytest
 from sluice.destinations.common.columns import python_values
 from sluice.destinations.dynamodb.converter import DynamoDbRowConverter
 from sluice.sink.rows.json_rows import JsonRows
-from sluice.sink.rows.json_values import fields_of_row, json_value
-from sluice.sink.rows.utc import in_utc
+from sluice.sink.rows.values import fields_of_row, in_utc, json_value
 
 ZONES = ["UTC", "America/New_York", "Asia/Tokyo", "+14:00", "-12:00"]
 FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999

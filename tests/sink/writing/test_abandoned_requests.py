@@ -16,7 +16,7 @@ from sink_fakes import FakeDestination, ManualClock, Outcome, accept, async_setu
 from sluice.errors import ServiceError, SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Origin, SubmitResult
 from sluice.sink.task import write_rows
-from sluice.sink.writing.request_threads import RequestThreads
+from sluice.sink.writing.requests import RequestThreads
 from sluice.sink.writing.scheduler import Request
 
 PATIENCE = 60  # seconds, until a test counts as hanging

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from sink_fakes import config
+from sink_fakes import config, is_load
 
 from sluice.errors import InvalidRecordError
 from sluice.sink import NoRateLimitingStrategy, Rejection, SubmitResult
@@ -17,7 +17,12 @@ Scheduler = SinkScheduler[str]
 
 def made(**settings: bool | float) -> Scheduler:
     scheduler: Scheduler = SinkScheduler(
-        config(**settings), NoRateLimitingStrategy(), name="fake", jitter=lambda: 0.0, records_in=len
+        config(**settings),
+        NoRateLimitingStrategy(),
+        name="fake",
+        is_throttling=is_load,
+        jitter=lambda: 0.0,
+        records_in=len,
     )
     scheduler.add(["aaa", "bb"], [30, 20], 0.0)
     assert [request.entries for request in scheduler.advance(0.0, draining=True)] == [["aaa", "bb"]]
@@ -62,7 +67,7 @@ def test_figures(what: Callable[[Scheduler], None], expected: dict[str, int]) ->
     """For every outcome of a request: they count records, and every refusal has a code."""
     scheduler = made(max_retry_duration=1e9)
     what(scheduler)
-    found = as_line(scheduler.snapshot().summary())
+    found = as_line(scheduler.figures.copy().summary())
     counters = dict(each.split("=") for each in found.split())
     took = 3600.0 if "timeouts" in expected else 1.0
     assert (float(counters.pop("send_time_max")), int(counters.pop("in_flight_peak"))) == (took, 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sink_fakes import FakeDestination, Outcome, RefusedError, config, fast_clock, rows
+from sink_fakes import FakeDestination, Outcome, RefusedError, config, fast_clock, is_load, rows
 
 from sluice.errors import SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
@@ -111,6 +111,7 @@ def test_a_timeout_keeps_the_order_of_its_key() -> None:
         config(request_timeout=10.0, max_in_flight_requests=2),
         NoRateLimitingStrategy(),
         name="w",
+        is_throttling=is_load,
         jitter=lambda: 0.0,
         ordering_key=key_of,
     )

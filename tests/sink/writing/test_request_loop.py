@@ -18,7 +18,7 @@ from sluice.sink import AsyncSinkWriter, Destination, NoRateLimitingStrategy, Su
 from sluice.sink.contracts import Origin
 from sluice.sink.setup import AsyncSinkSetup
 from sluice.sink.task import check_columns
-from sluice.sink.writing.request_loop import RequestLoop
+from sluice.sink.writing.requests import RequestLoop
 
 PATIENCE = 120.0
 Respond = Callable[[int, Sequence[str]], Any]

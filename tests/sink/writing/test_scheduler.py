@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sink_fakes import config
+from sink_fakes import config, is_load
 
 from sluice.errors import ServiceError, SluiceError
 from sluice.sink import (
@@ -25,7 +25,11 @@ class Driven:
 
     def __init__(self, *, strategy: Any = None, jitter: float = 1.0, **settings: Any) -> None:
         self.scheduler: SinkScheduler[str] = SinkScheduler(
-            config(**settings), strategy or NoRateLimitingStrategy(), name="fake", jitter=lambda: jitter
+            config(**settings),
+            strategy or NoRateLimitingStrategy(),
+            name="fake",
+            is_throttling=is_load,
+            jitter=lambda: jitter,
         )
         self.now = 0.0
 
@@ -297,9 +301,7 @@ def test_a_strategy_that_lets_nothing_pass_is_named_once(caplog: pytest.LogCaptu
 
 def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the scheduler logged, and not what a thread of another test did meanwhile."""
-    return [
-        record.getMessage() for record in caplog.records if record.name == "sluice.sink.writing.standstill"
-    ]
+    return [record.getMessage() for record in caplog.records if record.name == "sluice.sink.writing.outage"]
 
 
 def test_a_strategy_that_lets_some_pass_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -417,7 +419,9 @@ def test_an_entry_is_refused_for_now_or_for_good(codes: dict[str, int]) -> None:
 def test_of_two_equal_entries_one_may_be_refused_for_good() -> None:
     """They are told apart: none is taken for the other."""
     driven = Driven(max_batch_size=2)
-    driven.scheduler = SinkScheduler(config(), NoRateLimitingStrategy(), name="fake", keeps_rejected=True)
+    driven.scheduler = SinkScheduler(
+        config(), NoRateLimitingStrategy(), name="fake", is_throttling=is_load, keeps_rejected=True
+    )
     driven.add("ab", "ab")
     driven.sent(draining=True)
     driven.scheduler.complete(0, SubmitResult(["ab"], {}, [Rejection("ab", "never")]), driven.now)
@@ -546,7 +550,7 @@ def test_a_request_took_until_it_was_answered() -> None:
     """Not until the writer looked, which may be later."""
     told = Told()
     scheduler: SinkScheduler[str] = SinkScheduler(
-        config(max_batch_size=1, max_in_flight_requests=2), told, name="fake"
+        config(max_batch_size=1, max_in_flight_requests=2), told, name="fake", is_throttling=is_load
     )
     scheduler.add(letters(2), [1] * 2, 1.0)
     scheduler.advance(2.0)
@@ -863,7 +867,7 @@ def test_the_figures_are_exact_after_refusals() -> None:
     driven.answer(0, "bbb")
     driven.at(1.0).sent(draining=True)
     driven.answer(1)
-    figures = driven.scheduler.snapshot()
+    figures = driven.scheduler.figures.copy()
 
     assert (figures.records, figures.bytes) == (2, 5)
     assert (figures.requests, figures.retries, figures.refused) == (2, 1, 1)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from sink_fakes import config
+from sink_fakes import config, is_load
 
 from sluice.sink import (
     AIMDScalingStrategy,
@@ -61,7 +61,7 @@ class World:
         self.strategy = adopted(strategy, RateLimitingStrategy)
         self.strategy.use_clock(lambda: self.now)  # as the writer does
         self.scheduler: SinkScheduler[int] = SinkScheduler(
-            settings_, strategy, name="w", jitter=lambda: 0.5, keeps_rejected=True
+            settings_, strategy, name="w", is_throttling=is_load, jitter=lambda: 0.5, keeps_rejected=True
         )
         self.steps_left = steps
         self.rejected: list[int] = []
@@ -91,7 +91,7 @@ class World:
 
     def check_figures(self) -> None:
         """What is measured is exact, and sums are sums: called at the end."""
-        found = self.scheduler.snapshot()
+        found = self.scheduler.figures.copy()
         expected = self.expected
         assert found.send_time == expected.send_time
         assert found.send_time.count == found.requests

@@ -16,11 +16,10 @@ from sluice.cli.report import Report, UsageError
 from sluice.cli.storage import S3_SCHEMES, Storage, open_storage
 from sluice.destinations.registry import read_sink
 from sluice.errors import SluiceError
-from sluice.sink.contracts import Origin
+from sluice.sink import AsyncSinkWriter, Origin
 from sluice.sink.letters.dead_letters import camel_case
 from sluice.sink.setup import AsyncSinkSetup
 from sluice.sink.user_code.loading import destination_name
-from sluice.sink.writing.writer import AsyncSinkWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

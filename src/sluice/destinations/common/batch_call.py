@@ -26,7 +26,7 @@ from sluice.aws.errors import (
 from sluice.aws.responses import Outcome
 from sluice.destinations.common.first_contact import FirstContact
 from sluice.errors import OptionError, ServiceError
-from sluice.sink.contracts import Destination, Rejection, SubmitResult
+from sluice.sink import Destination, Rejection, SubmitResult
 from sluice.sink.rate.causes import Cause, cause_of
 
 __all__ = ["NO_RESULT", "AwsDestination", "BatchCall", "Refusal", "Verdict"]

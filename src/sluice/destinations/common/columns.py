@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink.contracts import StructType
-from sluice.sink.rows.utc import in_utc
+from sluice.sink import StructType
+from sluice.sink.rows.values import in_utc
 
 __all__ = [
     "ROWS_AT_A_TIME",

@@ -17,7 +17,7 @@ from sluice.destinations.dynamodb.values import (
     unsupported_type,
 )
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink.contracts import ElementConverter, Origin, StructType
+from sluice.sink import ElementConverter, Origin, StructType
 
 __all__ = ["DynamoDbRowConverter", "DynamoDbWrite"]
 

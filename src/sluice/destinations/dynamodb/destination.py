@@ -23,8 +23,7 @@ from sluice.destinations.dynamodb.items_in_use import items_in_use
 from sluice.destinations.dynamodb.values import canonical
 from sluice.errors import ServiceError
 from sluice.options import TEXT, Kind, Option, OptionValues, matching
-from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import SubmitResult
+from sluice.sink import SinkLimits, SubmitResult
 
 __all__ = ["DynamoDbDestination"]
 

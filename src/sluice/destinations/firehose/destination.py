@@ -26,8 +26,7 @@ from sluice.destinations.common.columns import (
 from sluice.destinations.common.entry_types import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.options import Option, OptionValues, matching
-from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import ElementConverter, Origin, StructType, SubmitResult
+from sluice.sink import ElementConverter, Origin, SinkLimits, StructType, SubmitResult
 
 __all__ = ["FirehoseDestination", "FirehoseRowConverter"]
 

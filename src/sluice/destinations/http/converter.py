@@ -16,7 +16,7 @@ from sluice.destinations.common.columns import (
     invalid_row,
     required_column,
 )
-from sluice.sink.contracts import ElementConverter, Origin, StructType
+from sluice.sink import ElementConverter, Origin, StructType
 
 __all__ = ["HttpRowConverter"]
 

@@ -24,8 +24,7 @@ from sluice.destinations.http.statuses import StatusRules
 from sluice.destinations.http.transport import Answer, HttpTransport
 from sluice.errors import ServiceError
 from sluice.options import Option, OptionValues, redact_url
-from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import Destination, Rejection, SubmitResult
+from sluice.sink import Destination, Rejection, SinkLimits, SubmitResult
 from sluice.sink.options import DEAD_LETTER_PATH, MAX_IN_FLIGHT_REQUESTS, REQUEST_TIMEOUT
 from sluice.sink.rate.causes import Cause, cause_of
 

@@ -27,7 +27,7 @@ from sluice.destinations.kinesis.aggregates import (
 from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.kinesis.shard_map import ShardMap, ShardMapCache
 from sluice.errors import ServiceError
-from sluice.sink.contracts import Destination, Rejection, SubmitResult
+from sluice.sink import Destination, Rejection, SubmitResult
 
 if TYPE_CHECKING:
     from sluice.destinations.kinesis.destination import KinesisStreamsDestination

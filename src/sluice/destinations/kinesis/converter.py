@@ -21,7 +21,7 @@ from sluice.destinations.common.columns import (
     python_values,
     required_column,
 )
-from sluice.sink.contracts import ElementConverter, Origin, StructType
+from sluice.sink import ElementConverter, Origin, StructType
 
 __all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
 

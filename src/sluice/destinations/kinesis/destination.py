@@ -26,8 +26,7 @@ from sluice.destinations.kinesis.foreign_names import SINK_NAMES
 from sluice.destinations.kinesis.shard_map import ShardMapCache, shard_map_cache
 from sluice.option_names import ForeignName
 from sluice.options import BOOLEAN, Kind, Option, OptionValues
-from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import SubmitResult
+from sluice.sink import SinkLimits, SubmitResult
 from sluice.sink.options import MAX_BATCH_SIZE_IN_BYTES, MAX_RECORD_SIZE_IN_BYTES
 
 __all__ = ["KinesisStreamsDestination"]

@@ -24,7 +24,7 @@ from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.manifest import Manifest, read_manifest
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import SluiceError
-from sluice.sink.contracts import Committer
+from sluice.sink import Committer
 
 __all__ = ["OrphanRemoval", "UploadCommitter"]
 

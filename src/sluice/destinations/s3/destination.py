@@ -18,7 +18,7 @@ from sluice.destinations.s3.manifest import ManifestCommitter
 from sluice.destinations.s3.upload import PART_SIZE, PartSender, Upload
 from sluice.destinations.s3.writer import FileSettings, S3Writer
 from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, integer, matching, size
-from sluice.sink.contracts import CommittingDestination, Epoch, Origin, StructType
+from sluice.sink import CommittingDestination, Epoch, Origin, StructType
 from sluice.sink.options import MAX_RETRY_DURATION
 
 __all__ = ["PATH", "S3Destination"]

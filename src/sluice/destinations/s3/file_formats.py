@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from sluice.destinations.common.columns import ROWS_AT_A_TIME, python_values
 from sluice.errors import OptionError
-from sluice.sink.contracts import StructType
+from sluice.sink import StructType
 from sluice.sink.rows.json_rows import JsonRows, unsupported_type
-from sluice.sink.rows.same_names import same_names
+from sluice.sink.rows.schema import same_names
 
 __all__ = ["FORMATS", "FileFormat", "RowFile", "check_types"]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice.destinations.common.bucket import split_s3_path
-from sluice.sink.contracts import Epoch, Origin
+from sluice.sink import Epoch, Origin
 
 __all__ = ["EpochKey", "Layout", "hive_escaped"]
 

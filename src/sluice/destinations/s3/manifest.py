@@ -13,8 +13,8 @@ from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, Bucket, Store
 from sluice.destinations.s3.layout import EpochKey, Layout
 from sluice.destinations.s3.upload import Upload
 from sluice.errors import CommitError
+from sluice.sink import Epoch, GlobalCommitter
 from sluice.sink.committing.epoch_commit import other_content
-from sluice.sink.contracts import Epoch, GlobalCommitter
 
 __all__ = ["Manifest", "ManifestCommitter", "ManifestFile", "read_manifest", "read_manifests"]
 

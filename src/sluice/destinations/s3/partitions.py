@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from sluice.destinations.s3.layout import hive_escaped
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.instants import far_date
-from sluice.sink.contracts import StructType
+from sluice.sink import StructType
 
 __all__ = ["Partitioning"]
 

@@ -13,7 +13,7 @@ from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.partitions import Partitioning
 from sluice.destinations.s3.upload import PartSender, PartStream, Upload
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
-from sluice.sink.contracts import Origin, SinkWriter, StructType
+from sluice.sink import Origin, SinkWriter, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,7 @@ from sluice.destinations.common.columns import (
     required_column,
 )
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink.contracts import ElementConverter, Origin, StructType
+from sluice.sink import ElementConverter, Origin, StructType
 
 __all__ = ["SqsMessage", "SqsRowConverter"]
 

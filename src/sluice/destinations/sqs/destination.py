@@ -24,8 +24,7 @@ from sluice.destinations.common.parted_requests import PartedRequests
 from sluice.destinations.common.utf8 import utf8_length
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
 from sluice.options import Option, OptionValues, matching, redact_url
-from sluice.sink.config import SinkLimits
-from sluice.sink.contracts import SubmitResult
+from sluice.sink import SinkLimits, SubmitResult
 
 __all__ = ["SqsDestination"]
 

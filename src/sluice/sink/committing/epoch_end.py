@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Final, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 from sluice.errors import CommitError
 from sluice.letterboxes import post
 from sluice.retry import patient
 from sluice.sink.committing.epoch_commit import EpochCommit
-from sluice.sink.contracts import Epoch
+from sluice.sink.contracts import Epoch, Origin
 from sluice.sink.reporting.figures import SinkFigures
-from sluice.sink.reporting.progress import SinkProgress
-from sluice.sink.setup import CommittingSinkSetup, ProgressListener, SinkSetup
-from sluice.sink.task import TaskResult
+from sluice.sink.reporting.progress import ProgressListener, SinkProgress
+from sluice.sink.setup import CommittingSinkSetup, SinkSetup
 from sluice.sink.user_code.loading import run
 
-__all__ = ["Outcome", "end_epoch", "needs_setup"]
+__all__ = ["Outcome", "TaskResult", "end_epoch", "needs_setup"]
 
 Outcome = Literal["committed", "aborted"]
 
 _LOGGER: Final = "sluice.sink"  # documented: users may filter by it
 _log = logging.getLogger(_LOGGER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What one task wrote; plain data, which Spark brings to the driver.
+
+    Attributes:
+        origin: the task.
+        figures: of its writer. A two-phase destination has records, bytes and its own figures.
+        duration: seconds from the first row to the last acknowledgement.
+        limit: entries (for `kinesis` with ``aggregate=true``: aggregates) that the rate limiting strategy
+            lets be in flight now; None if it has no number for it.
+        rate: entries a second that the strategy has learnt, or is set to; None if it has no rate, as with
+            `tokenBucketScope=query`.
+        committables: of a two-phase destination: what makes the task's rows visible.
+    """
+
+    origin: Origin
+    figures: SinkFigures
+    duration: float = 0.0
+    limit: int | None = None
+    rate: float | None = None
+    committables: tuple[Any, ...] = ()
 
 
 def needs_setup(setup: SinkSetup) -> bool:

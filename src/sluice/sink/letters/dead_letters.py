@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from sluice.errors import OptionError, SluiceError
 from sluice.sink.contracts import Origin
-from sluice.sink.rows.json_values import fields_of_row, json_text
+from sluice.sink.rows.values import fields_of_row, json_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

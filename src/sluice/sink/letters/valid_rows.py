@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from sluice.errors import InvalidRecordError
-from sluice.sink.rows.entry_taker import TakenEntries, measured
+from sluice.sink.rows.taking import TakenEntries, measured
 
 if TYPE_CHECKING:
     import pyarrow as pa

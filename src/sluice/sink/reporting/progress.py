@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["SinkProgress", "as_line"]
+__all__ = ["ProgressListener", "SinkProgress", "as_line"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,9 @@ class SinkProgress:
         if self.destination is not None:
             figures["destination"] = repr(self.destination)
         return f"{outcome} {as_line(figures)}"
+
+
+ProgressListener: TypeAlias = Callable[[SinkProgress], object]
 
 
 def as_line(figures: Mapping[str, Any]) -> str:

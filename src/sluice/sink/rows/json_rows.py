@@ -11,8 +11,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from sluice.sink.rows.json_values import not_finite_text
-from sluice.sink.rows.utc import in_utc
+from sluice.sink.rows.values import in_utc, not_finite_text
 
 __all__ = ["JsonRows", "inner_types", "unsupported_type"]
 

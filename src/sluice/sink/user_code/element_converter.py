@@ -9,7 +9,6 @@ from typing import Any, Final, cast
 from sluice.errors import OptionError
 from sluice.options import Option, OptionValues
 from sluice.sink.contracts import Destination, ElementConverter
-from sluice.sink.options import ELEMENT_CONVERTER
 from sluice.sink.user_code.loading import load_object, takes_argument
 
 __all__ = ["ConverterFactory", "converter_factory"]
@@ -67,7 +66,5 @@ def converter_factory(name: str) -> ConverterFactory:
         if not hasattr(make, "from_options"):
             takes_argument(make)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise OptionError(
-            f"option '{ELEMENT_CONVERTER.key}' is {name!r}: it cannot be loaded: {error}"
-        ) from None
+        raise OptionError(f"option 'elementConverter' is {name!r}: it cannot be loaded: {error}") from None
     return ConverterFactory(name, make, tuple(getattr(make, "OPTIONS", ())))

@@ -22,13 +22,12 @@ from sluice.sink.contracts import (
     ResultInfo,
     SubmitResult,
 )
-from sluice.sink.rate.causes import Cause, cause_of
 from sluice.sink.reporting.figures import SinkFigures
 from sluice.sink.user_code.loading import adopted, run
-from sluice.sink.user_code.strategy_mistakes import checked_number
+from sluice.sink.user_code.mistakes import checked_number
 from sluice.sink.writing.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.writing.keyed_buffer import KeyedBuffer
-from sluice.sink.writing.outage import PAUSES, Outage
+from sluice.sink.writing.outage import PAUSES, Outage, Standstill
 from sluice.sink.writing.refusals import (
     IsThrottling,
     RefusalCause,
@@ -36,7 +35,6 @@ from sluice.sink.writing.refusals import (
     throttled_by_codes,
     throttled_by_error,
 )
-from sluice.sink.writing.standstill import Standstill
 
 __all__ = ["Request", "SinkScheduler"]
 
@@ -79,10 +77,10 @@ class SinkScheduler(Generic[EntryT]):
         config: bounds and durations.
         strategy: the rate limiting strategy.
         name: the destination, for messages.
+        is_throttling: see `Destination`.
         jitter: returns a random number in [0, 1).
         ordering_key: see `Destination`; None if the order of entries does not matter.
         records_in: see `Destination`; None if every entry is one record.
-        is_throttling: see `Destination`; None: as `sluice.sink.rate.causes` says.
         keeps_rejected: True: rejected entries are added to `rejected`. False: the first one is fatal.
     """
 
@@ -92,10 +90,10 @@ class SinkScheduler(Generic[EntryT]):
         strategy: RateLimitingStrategy,
         *,
         name: str,
+        is_throttling: IsThrottling,
         jitter: Callable[[], float] = random.random,
         ordering_key: Callable[[EntryT], Hashable | None] | None = None,
         records_in: Callable[[EntryT], int] | None = None,
-        is_throttling: IsThrottling | None = None,
         keeps_rejected: bool = False,
     ) -> None:
         self._config = config
@@ -103,7 +101,7 @@ class SinkScheduler(Generic[EntryT]):
         self._name = name
         self._jitter = jitter
         self._records_in = records_in
-        self._is_throttling: IsThrottling = is_throttling or (lambda code: cause_of(code) is Cause.LOAD)
+        self._is_throttling = is_throttling
         self._keeps_rejected = keeps_rejected and not config.fail_on_error
         self._buffer: RequestBuffer[EntryT] = (
             KeyedBuffer(ordering_key, name) if ordering_key else RequestBuffer()
@@ -172,10 +170,6 @@ class SinkScheduler(Generic[EntryT]):
         if self._buffer.has_returned:
             times.append(self._overdue_at)
         return min(times)
-
-    def snapshot(self) -> SinkFigures:
-        """The figures as they are now."""
-        return self.figures.copy()
 
     # --- events ---------------------------------------------------------------------------------------
 

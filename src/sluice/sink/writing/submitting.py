@@ -1,4 +1,4 @@
-"""Submits requests, on a thread or on the event loop, and says what became of each.
+"""Submits requests, checks what `submit` returns, and says what became of each.
 
 Nothing here touches the state of a writer: an `Answer` goes to its mailbox.
 """
@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from numbers import Real
+from typing import Any, Final, Generic, TypeVar
 
 from sluice.errors import ServiceError, SluiceError
-from sluice.sink.contracts import Destination, SubmitResult
+from sluice.sink.contracts import Destination, Rejection, SubmitResult
+from sluice.sink.user_code.mistakes import MistakeError, kind_of
+from sluice.sink.writing.buffer import Batch
 from sluice.sink.writing.scheduler import Request
-from sluice.sink.writing.submit_mistakes import SubmitMistakeError, checked_result
 
-__all__ = ["Answer", "Submitter"]
+__all__ = ["Answer", "Submitter", "checked_result"]
 
 EntryT = TypeVar("EntryT")
+
+_LONGEST_CODE: Final = 100
+"""Characters of a code in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Submitter(Generic[EntryT]):
                 if inspect.iscoroutine(submitted):
                     submitted.close()  # or Python warns that nobody has awaited it
                 text = f"{self._name}: submit returned an awaitable; make it `async def submit`"
-                raise SubmitMistakeError(text)  # noqa: TRY301
+                raise MistakeError(text)  # noqa: TRY301
             at = self._clock()
             return Answer(request.number, at, checked_result(submitted, request.batch, self._name))
         except asyncio.CancelledError as error:  # by an event loop that `submit` runs itself
@@ -101,3 +106,81 @@ class Submitter(Generic[EntryT]):
 
     def _unsent(self, request: Request[EntryT]) -> Answer[EntryT]:
         return Answer(request.number, self._clock(), error=SluiceError(f"{self._name}: the writer is closed"))
+
+
+def checked_result(returned: Any, batch: Batch[EntryT], name: str) -> SubmitResult[EntryT]:
+    """What `submit` returned for `batch`, if it can be acted on.
+
+    Args:
+        returned: by `submit`.
+        batch: the entries that were submitted.
+        name: the destination's, for messages.
+
+    Raises:
+        MistakeError: it is no `SubmitResult`, or one with something else in it than is allowed.
+    """
+    problem = _problem_of(returned) or _problem_of_entries(returned, batch)
+    if problem:
+        raise MistakeError(f"{name}: submit returned {problem}")
+    result: SubmitResult[EntryT] = returned
+    return result
+
+
+def _problem_of(returned: Any) -> str:
+    """What is wrong with it, whatever was submitted; empty if nothing is."""
+    if not isinstance(returned, SubmitResult):
+        return (
+            f"no SubmitResult, but {kind_of(returned)}: allowed is a SubmitResult, with the entries that "
+            "were refused in 'failed'"
+        )
+    for part, value in (("failed", returned.failed), ("rejected", returned.rejected)):
+        if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
+            given = f"a SubmitResult whose '{part}' is {kind_of(value)}"
+            return f"{given}: allowed is a sequence, such as a list"
+    for each in returned.rejected:
+        if not isinstance(each, Rejection):
+            return (
+                f"a SubmitResult whose 'rejected' holds {kind_of(each)}: allowed is a Rejection, with the "
+                "submitted entry and a reason"
+            )
+    return _problem_of_codes(returned.codes) or _problem_of_pause(returned.retry_after)
+
+
+def _problem_of_codes(codes: Any) -> str:
+    given = ""
+    if not isinstance(codes, Mapping):
+        given = f"is {kind_of(codes)}"
+    for code, count in codes.items() if not given else ():
+        if not isinstance(code, str) or not isinstance(count, Real):
+            given = f"has {kind_of(count)} for a code that is {kind_of(code)}"
+        elif not float(count) >= 0:  # NaN is no number of entries either
+            given = f"has {count} for code {code[:_LONGEST_CODE]!r}"
+    return (
+        given
+        and f"a SubmitResult whose 'codes' {given}: allowed is a mapping of text to numbers of 0 or more"
+    )
+
+
+def _problem_of_pause(seconds: Any) -> str:
+    if seconds is None or isinstance(seconds, Real):
+        return ""
+    return f"a SubmitResult whose 'retry_after' is {kind_of(seconds)}: allowed are seconds, or None"
+
+
+def _problem_of_entries(result: SubmitResult[EntryT], batch: Batch[EntryT]) -> str:
+    """What is wrong with the entries that it names; their data is not shown."""
+    rejected = [each.entry for each in result.rejected]
+    named = set(map(id, result.failed)).union(map(id, rejected))
+    if not named:
+        return ""
+    if len(named) == len(result.failed) + len(rejected) and named.issubset(map(id, batch)):
+        return ""  # the submitted objects themselves, as nearly always: faster than to find them
+    try:
+        found = batch.find(result.failed)
+        batch.find(rejected, besides=found)
+    except Exception as error:  # noqa: BLE001 - comparing entries may raise anything
+        return (
+            f"a SubmitResult whose 'failed' or 'rejected' names other entries than were submitted ({error}): "
+            "allowed are the submitted objects themselves, each of them once"
+        )
+    return ""

@@ -7,6 +7,7 @@ Request threads post their answers to the mailbox. The thread that owns the writ
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -32,14 +33,12 @@ from sluice.sink.letters.dead_letters import (
 )
 from sluice.sink.letters.valid_rows import ValidRows
 from sluice.sink.reporting.figures import SinkFigures, own_figures
-from sluice.sink.rows.arrow_schema import schema_of_rows
-from sluice.sink.rows.entry_sizes import EntrySizes
-from sluice.sink.rows.entry_taker import EntryTaker, TakenEntries, measured
-from sluice.sink.user_code.converter_mistakes import checked_entries
+from sluice.sink.rows.schema import schema_of_rows
+from sluice.sink.rows.taking import EntryTaker, TakenEntries, measured
 from sluice.sink.user_code.loading import adopted, destination_name, open_converter
+from sluice.sink.user_code.mistakes import checked_entries, checked_sizes
 from sluice.sink.writing.mailbox import Mailbox
-from sluice.sink.writing.request_loop import RequestLoop, close_destination
-from sluice.sink.writing.request_threads import RequestThreads
+from sluice.sink.writing.requests import RequestLoop, RequestThreads, close_destination
 from sluice.sink.writing.scheduler import Request, SinkScheduler
 from sluice.sink.writing.submitting import Answer, Submitter
 
@@ -132,7 +131,8 @@ class AsyncSinkWriter(Generic[EntryT]):
         )
         self._first_reason = ""  # of the dead letters
         self._opened = False
-        self._sizes_of = EntrySizes(self._destination.size_in_bytes, self.name)
+        size_of = self._destination.size_in_bytes
+        self._sizes_of = functools.partial(checked_sizes, size_of, name=self.name)
         self._taker = EntryTaker(self._sizes_of, config.max_record_size_in_bytes)
         self._valid_rows = ValidRows(
             self._converted, self._sizes_of, config.max_batch_size_in_bytes, self._add_dead_letter_of_row
@@ -150,7 +150,7 @@ class AsyncSinkWriter(Generic[EntryT]):
     @property
     def figures(self) -> SinkFigures:
         """What the writer has done so far; exact after `flush`, and with the destination's own figures."""
-        figures = self._scheduler.snapshot()
+        figures = self._scheduler.figures.copy()
         figures.destination = own_figures(self._destination, self.name)
         return figures
 

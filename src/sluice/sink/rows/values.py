@@ -1,4 +1,4 @@
-"""Any value as JSON: of a row as Arrow holds it, and of an entry as Python holds it.
+"""Any value as JSON: of a row as Arrow holds it, and of an entry as Python holds it; timestamps in UTC.
 
 Spark has values that Python has not, such as dates after the year 9999 and strings that are no UTF-8. JSON
 has neither NaN nor bytes. A record that can never be delivered must still become a dead letter, so nothing
@@ -8,6 +8,7 @@ here fails for a value.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -16,9 +17,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sluice.instants import MICROS_PER_SECOND, far_date, far_instant
-from sluice.sink.rows.utc import in_utc
 
-__all__ = ["fields_of_row", "json_text", "json_value", "not_finite_text", "python_value"]
+__all__ = ["fields_of_row", "in_utc", "json_text", "json_value", "not_finite_text", "python_value"]
 
 _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -157,3 +157,38 @@ def _text(scalar: Any) -> str:
         return text if kind.tz is None else f"{text}+00:00"
     value = getattr(scalar, "value", None)
     return f"<{kind}>" if value is None else f"{value} <{kind}>"
+
+
+def in_utc(array: Any) -> Any:
+    """An Arrow array, or scalar, whose timestamps with a time zone are in UTC, nested ones included.
+
+    Arrow makes Python values in the zone of the type. There the first and the last hours of the years 1 to
+    9999 are beyond what Python holds, though the instants are not.
+    """
+    kind = _utc_type(array.type)
+    return array if kind == array.type else array.cast(kind)
+
+
+@functools.lru_cache(maxsize=256)
+def _utc_type(kind: Any) -> Any:
+    """An equal type, if it has no timestamps with another zone."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return kind if kind.tz in (None, "UTC") else pa.timestamp(kind.unit, "UTC")
+    if types.is_struct(kind):
+        found = pa.struct([_utc_field(field) for field in kind])
+    elif types.is_map(kind):
+        found = pa.map_(_utc_type(kind.key_type), _utc_field(kind.item_field))
+    elif types.is_large_list(kind):
+        found = pa.large_list(_utc_field(kind.value_field))
+    elif types.is_fixed_size_list(kind):
+        found = pa.list_(_utc_field(kind.value_field), kind.list_size)
+    elif types.is_list(kind):
+        found = pa.list_(_utc_field(kind.value_field))
+    else:
+        return kind
+    return found
+
+
+def _utc_field(field: Any) -> Any:
+    return field.with_type(_utc_type(field.type))

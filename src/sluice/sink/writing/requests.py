@@ -1,4 +1,4 @@
-"""The event loop on which requests run, where a destination's `submit` is a coroutine function."""
+"""Where requests run: on threads, or on an event loop if `submit` is a coroutine function."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import concurrent.futures
 import inspect
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
+from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 from sluice.sink.user_code.loading import destination_name
 
-__all__ = ["RequestLoop", "close_destination"]
+__all__ = ["RequestLoop", "RequestThreads", "close_destination"]
 
 JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
@@ -23,6 +25,75 @@ _log = logging.getLogger(__name__)
 # How long the end of requests that were cancelled, and of the destination, is waited for (seconds).
 _PATIENCE: Final = 10.0
 _THREAD: Final = "sluice-sink-request-loop"
+
+
+class RequestThreads(Generic[JobT, ResultT]):
+    """Runs every job at once, on a free thread or on a new one.
+
+    The caller bounds the number of jobs. The threads are daemons, unlike those of `concurrent.futures`, so
+    that a request that hangs cannot keep the process from ending.
+
+    Args:
+        work: does a job; must not raise.
+        report: called on the same thread with what `work` returned. The thread counts as free by then.
+    """
+
+    def __init__(self, work: Callable[[JobT], ResultT], report: Callable[[ResultT], None]) -> None:
+        self._work = work
+        self._report = report
+        self._jobs: SimpleQueue[JobT | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._threads: list[threading.Thread] = []
+
+    def run(self, job: JobT) -> None:
+        """Starts a job. Called by one thread at a time.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        with self._lock:
+            self._busy += 1
+            missing = self._busy > len(self._threads)
+        if missing:
+            thread = threading.Thread(
+                target=self._serve, name=f"sluice-sink-request-{len(self._threads)}", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+        self._jobs.put(job)
+
+    def cancel(self, job: JobT) -> None:
+        """A thread cannot be interrupted: the job runs until it ends."""
+
+    def close(self, patience: float) -> int:
+        """Ends the threads; a busy one ends when its job does.
+
+        Args:
+            patience: how long busy threads are waited for, in seconds.
+
+        Returns:
+            How many of them are still busy.
+        """
+        for _ in self._threads:
+            self._jobs.put(None)
+        give_up_at = time.monotonic() + patience
+        with self._lock:
+            busy = self._busy
+        for thread in self._threads:
+            thread.join(max(0.0, give_up_at - time.monotonic()) if busy else None)
+        return sum(thread.is_alive() for thread in self._threads)
+
+    def _serve(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if job is None:
+                return
+            result = self._work(job)
+            with self._lock:
+                self._busy -= 1
+            self._report(result)
+            del job, result  # a free thread must not keep a whole batch alive
 
 
 class RequestLoop(Generic[JobT, ResultT]):
