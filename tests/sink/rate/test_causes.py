@@ -35,6 +35,13 @@ SDK: Any = vars(ThrottledRetryableChecker)["_THROTTLED_ERROR_CODES"]
         "RateExceeded",
         "429",
         "HTTP429",
+        "http429",
+        "Error 429",
+        "HTTPTooManyRequests",
+        "APIRateLimitError",
+        "RateLimitingException",
+        "Slowdown",
+        "ThrottlingException:http://internal.amazon.com/coral/com.amazon.coral.availability/",
     ],
 )
 def test_codes_of_load(code: str) -> None:
@@ -57,6 +64,8 @@ def test_codes_of_load(code: str) -> None:
         "GenerateLimitExceeded",
         "CorporateLimitReached",
         "ValidationException",
+        "Connection lost.",
+        "TimeoutError.",
     ],
 )
 def test_codes_of_failures(code: str) -> None:
@@ -82,6 +91,7 @@ def test_what_is_refused_without_a_code_is_load() -> None:
     """As FLIP-171 has it: entries that are to be sent again, and slower."""
     assert cause_of("") is Cause.LOAD
     assert cause_of("", status=503) is Cause.FAILURE
+    assert cause_of("", status=404) is Cause.FAILURE
 
 
 @pytest.mark.parametrize("code", SDK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -209,10 +210,67 @@ def test_without_instants_the_clock_counts() -> None:
         sender.strategy.register_in_flight_request(RequestInfo(50))
         sender.strategy.register_completed_request(ResultInfo(25, 50, 25))
 
-    assert sender.strategy.rate < 500
+    assert sender.strategy.rate < 1000
 
 
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"requests": 0}])
 def test_limits_must_be_positive(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         Sender(**wrong)
+
+
+@pytest.mark.parametrize("latency", [0.02, 0.2, 2.0])
+def test_who_waits_for_answers_learns_no_higher_pace(latency: float) -> None:
+    """Four requests may be in flight, and nothing is refused: the pace stays near what is really sent."""
+    sender = Sender(batch=500, requests=4)
+    flying: list[tuple[float, tuple[int, float]]] = []
+    sent, jitter = 0, random.Random(1)
+    while sender.now < 60.0:
+        while sender.strategy.delay(RequestInfo(1)) == 0.0:
+            request = sender.send(500)
+            flying.append((sender.now + latency * jitter.uniform(0.5, 1.5), request))
+            sent += request[0]
+        wake = sender.now + sender.strategy.delay(RequestInfo(1))
+        flying.sort()
+        sender.now = max(sender.now, min(wake, flying[0][0] if flying else wake))
+        while flying and flying[0][0] <= sender.now:
+            sender.answer(flying.pop(0)[1])
+
+    assert sender.strategy.rate < 12 * sent / 60.0
+
+
+def test_a_late_answer_of_an_accepted_request_lowers_nothing() -> None:
+    sender = Sender()
+    straggler = sender.send()
+    sender.exchange()
+    rate = sender.strategy.rate
+    sender.answer(straggler)
+
+    assert sender.strategy.rate >= rate
+
+
+def test_a_factor_near_one_lowers_the_limit_by_one() -> None:
+    sender = Sender(factor=0.99, batch=1, requests=10)
+    flying = [sender.send(1) for _ in range(3)]
+    sender.answer(flying[2], refused=1)
+
+    assert sender.strategy.limit == 2
+
+
+def test_time_outs_make_requests_no_larger() -> None:
+    sender = Sender(batch=500, requests=1)
+    size = sender.strategy.max_batch_size
+    for _ in range(5):
+        request = sender.send()
+        sender.now += 60.0
+        sender.answer(request, failed=request[0])
+
+    assert sender.strategy.max_batch_size == size
+
+
+def test_an_empty_request_is_no_refusal() -> None:
+    sender = Sender()
+    sender.fly(2)
+    sender.answer(sender.send(0))
+
+    assert sender.strategy.limit == 1000

@@ -1,4 +1,7 @@
-"""How many entries a second a destination accepts, learned from its answers."""
+"""How many entries a second a destination accepts, learned from its answers.
+
+A *second of sending* is as many entries as the pace allows in a second, however long they really take.
+"""
 
 from __future__ import annotations
 
@@ -8,46 +11,34 @@ from typing import Final
 
 __all__ = ["Pace"]
 
-_START: Final = 1.5
-"""Growth per second of sending until the first refusals, as an exponent: 4.5 times a second."""
-_CLEAR: Final = 0.1
-"""The refused part of a request that ends this first growth."""
-_SETTLE: Final = 1.5
-"""Seconds of sending over which answers are averaged."""
-_MUCH: Final = 0.5
-"""The refused part of a request that shows a fall of the capacity. (All of it does not say how far.)"""
-_SETTLE_QUICKLY: Final = 0.2
-"""Seconds of sending in which the pace follows such a fall."""
-_REFUSED: Final = 0.05
-"""The part of the entries that a slow task gets refused at rest. So the pace tests the limit all the time."""
-_LEAST_REFUSED: Final = 0.025
-"""The same for a fast task. Between the two, slower tasks get more refused and so gain on faster ones."""
-_SLOW: Final = 200.0
-"""Entries a second at which the refused part is halfway down."""
-_CALM: Final = 1.0
-"""Seconds of sending without a refusal after which the pace grows faster."""
-_GROWTH: Final = 0.03
-"""How much faster: by this, times the square of the further seconds."""
-_FASTEST: Final = 1.6
-"""The most that it grows in `_SETTLE`, as a factor."""
-_FLOOR: Final = 0.1
-"""The part of what was accepted lately below which the pace does not fall."""
-_LATELY: Final = 5.0
-"""Seconds over which that is averaged."""
-_SLACK: Final = 0.05
-"""Seconds of the pace that a late sender may make up for."""
-_SPREAD: Final = 0.6
-"""The range of the random distances between requests, as a part of the mean. It keeps tasks out of step."""
+_START_GROWTH: Final = 1.5  # per second of sending until the first clear refusal, as an exponent: 4.5 times
+_CLEAR: Final = 0.1  # the refused part of a request that ends this first growth
+_SETTLE: Final = 1.5  # seconds of sending over which answers are averaged
+_FALL: Final = 0.5  # the refused part of a request that shows a fall of the capacity
+_SETTLE_AFTER_FALL: Final = 0.2  # seconds of sending in which the pace follows a fall
+_REFUSED: Final = 0.025  # the refused part at which a fast task rests: it tests the limit all the time
+_SLOW: Final = (
+    200.0  # entries a second; well below, twice as much is refused, so slow tasks gain on fast ones
+)
+_GROWTH: Final = 0.03  # in `_SETTLE`, times the square of the seconds of sending since the last refusal
+_FASTEST: Final = 1.6  # growth in `_SETTLE`, at most, as a factor
+_FLOOR: Final = 0.1  # the part of what was accepted lately below which the pace does not fall
+_LATELY: Final = 5.0  # seconds over which that is averaged
+_SLACK: Final = 0.05  # seconds of the pace that a late sender may catch up on
+_SPREAD: Final = 0.6  # the range of random distances, as a part of the mean: it keeps tasks out of step
 
 
 class Pace:
     """Entries a second, learned by one rule.
 
-    Each answer draws the rate towards what was accepted of the rate at which its request was sent, and a
-    little more. So the rate settles where a small part is refused. While nothing is refused, it grows,
-    slowly at first. Only entries that had to wait for the pace are evidence for more of it.
+    Let *r* be the pace at which a request was sent, and *p* the part of it that was refused for load. Its
+    answer moves the pace towards slightly more than *r (1 - p)*. So the pace settles where a small part is
+    refused. While nothing is refused, it grows, slowly at first.
 
-    No clock: each method is told the time, in seconds of one monotonic clock.
+    Only requests that had to wait for the pace are evidence for a higher one. A sender without rows, or one
+    that waits for answers, learns nothing from being accepted.
+
+    Each method is told the time, in seconds of one monotonic clock.
 
     Args:
         rate: entries a second to begin with.
@@ -58,57 +49,67 @@ class Pace:
         self.rate = rate
         self._jitter = jitter
         self._next = -math.inf  # when the next request is due
+        self._distance = 0.0  # between the last request and the next one
+        self._must_wait = False  # the next request was not due yet when the last one was sent
         self._starting = True
         self._calm = 0.0  # seconds of sending since the last refusal
-        self._taken = 0.0  # entries a second, lately
-        self._answered_at = 0.0
+        self._accepted = 0.0  # entries a second, lately
+        self._counted_at: float | None = None
 
     def wait(self, now: float) -> float:
         """Seconds until the next request is due."""
         return max(0.0, self._next - now)
 
-    def is_late(self, now: float) -> bool:
-        """Whether a request that is sent now did not have to wait for the pace."""
-        return now > self._next + _SLACK
+    def holds_up(self, now: float) -> bool:
+        """Whether a request that is sent now had to wait for the pace, and for nothing else."""
+        return self._must_wait and now <= self._next + self._distance
 
     def sent(self, entries: int, now: float) -> None:
         """A request was sent."""
-        distance = entries / self.rate * (1 + _SPREAD * (self._jitter() - 0.5))
-        self._next = max(self._next, now - _SLACK) + distance
+        self._distance = entries / self.rate * (1 + _SPREAD * (self._jitter() - 0.5))
+        self._next = max(self._next, now - _SLACK) + self._distance
+        self._must_wait = self._next > now
+        if self._counted_at is None:
+            self._counted_at = now
 
-    def answered(self, taken: int, refused: int, now: float, *, rate: float, was_late: bool) -> None:
-        """A request was answered.
+    def answered(self, accepted: int, refused: int, now: float, *, rate: float, waited: bool) -> None:
+        """A request was answered: so many entries were refused for load, and the others were not.
 
         Args:
-            taken: its entries that the destination took, whether they failed later or not.
-            refused: its entries that were refused for load.
+            accepted, refused: entries.
             now: the time.
-            rate: the pace when it was sent.
-            was_late: see `is_late`.
+            rate: the pace when the request was sent.
+            waited: see `holds_up`.
         """
-        entries = taken + refused
-        self._count_taken(taken, now)
-        part, seconds = refused / entries, entries / rate
-        if refused:
-            self._calm = 0.0
-        elif was_late:
+        entries = accepted + refused
+        self._count(accepted, now)
+        if not entries or not (refused or waited):
             return
-        if self._starting and part >= _CLEAR:
-            self._starting = False
-            self.rate = max(self._taken, rate * (1 - part))
+        part, seconds = refused / entries, entries / rate
+        self._calm = 0.0 if refused else self._calm + seconds
+        if self._starting and part < _CLEAR:
+            self.rate = max(self.rate, min(self.rate * math.exp(min(1.0, _START_GROWTH * seconds)), 2 * rate))
+            return
         if self._starting:
-            self.rate = min(self.rate * math.exp(_START * seconds), 2 * rate)
-        else:
-            self._calm += 0.0 if refused else seconds
-            grown = min(_FASTEST, 1 + _GROWTH * max(0.0, self._calm - _CALM) ** 2)
-            at_rest = max(_LEAST_REFUSED, _REFUSED * _SLOW / (rate + _SLOW))
-            target = rate * (1 - part) / (1 - at_rest) * grown + 1.0
-            settle = _SETTLE_QUICKLY if _MUCH <= part < 1 else _SETTLE
-            self.rate += (target - self.rate) * min(1.0, seconds / settle)
-        self.rate = max(1.0, _FLOOR * self._taken, self.rate)
+            self._starting = False
+            self.rate = max(self._accepted, rate * (1 - part))
+        grown = min(_FASTEST, 1 + _GROWTH * self._calm**2)
+        at_rest = _REFUSED * (1 + _SLOW / (rate + _SLOW))
+        target = rate * (1 - part) / (1 - at_rest) * grown
+        if not refused:
+            target = max(target, self.rate)  # it may have been sent at a lower pace
+        # A request that is refused as a whole does not say how far the capacity fell.
+        settle = _SETTLE_AFTER_FALL if _FALL <= part < 1 else _SETTLE
+        self.rate += (target - self.rate) * min(1.0, seconds / settle)
+        self.rate = max(1.0, _FLOOR * self._accepted, self.rate)
 
-    def _count_taken(self, entries: int, now: float) -> None:
-        passed = max(1e-9, now - self._answered_at)
-        self._answered_at = now
+    def hold(self) -> None:
+        """Stays where it is: requests are refused, and not for the pace."""
+        self._starting = False
+        self._calm = 0.0
+
+    def _count(self, accepted: int, now: float) -> None:
+        passed = max(1e-9, now - (now if self._counted_at is None else self._counted_at))
+        self._counted_at = now
         kept = math.exp(-passed / _LATELY)
-        self._taken = self._taken * kept + entries / passed * (1 - kept)
+        self._accepted = self._accepted * kept + accepted / passed * (1 - kept)

@@ -1,8 +1,4 @@
-"""Rate limiting strategies (FLIP-242): when a request must wait, and how large it may be.
-
-Strategies are told what was sent and what was answered. They start no threads; one that depends on time is
-given a clock.
-"""
+"""Rate limiting strategies (FLIP-242): when a request must wait, and how large it may be."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from sluice.sink.contracts import RateLimitingStrategy, RequestInfo, ResultInfo
 from sluice.sink.rate.pace import Pace
+from sluice.sink.rate.token_bucket import UNLIMITED
 
 __all__ = [
     "AIMDScalingStrategy",
@@ -24,16 +21,10 @@ __all__ = [
     "ScalingStrategy",
 ]
 
-_UNLIMITED: Final = 2**31 - 1
-_FIRST_BATCHES: Final = 2.0
-"""The pace to begin with: full requests a second, and at least `_FIRST_ENTRIES` entries a second."""
-_FIRST_ENTRIES: Final = 500.0
-_REQUEST_SPAN: Final = 0.05
-"""Seconds of the pace that a request holds at least."""
-_PATIENCE: Final = 20
-"""Requests that are accepted before a limit in flight that was lowered grows again."""
-_LATENCY_WEIGHT: Final = 0.1
-"""The weight of the last answer in the average."""
+_FIRST_RATE: Final = 1000.0  # entries a second
+_REQUEST_SPAN: Final = 0.05  # seconds of the pace that a request holds at least
+_PATIENCE: Final = 20  # accepted requests since the limit in flight was lowered; each further one raises it
+_LATENCY_WEIGHT: Final = 0.1  # of the last answer in the average
 
 
 class ScalingStrategy(Protocol):
@@ -47,13 +38,8 @@ class ScalingStrategy(Protocol):
 class AIMDScalingStrategy:
     """Additive increase, multiplicative decrease, in Flink's published arithmetic.
 
-    Args:
-        increase_rate: added on success.
-        decrease_factor: multiplied by on failure, strictly between 0 and 1.
-        rate_threshold: the limit never rises above it.
-
-    Raises:
-        ValueError: a value out of its range.
+    A success adds `increase_rate`, up to `rate_threshold`. A failure multiplies by `decrease_factor`, which
+    is strictly between 0 and 1. Raises ValueError for a value out of its range.
     """
 
     increase_rate: int = 10
@@ -62,12 +48,9 @@ class AIMDScalingStrategy:
 
     def __post_init__(self) -> None:
         if not 0 < self.increase_rate <= self.rate_threshold:
-            raise ValueError(
-                f"increase_rate must be positive and at most rate_threshold: {self.increase_rate}, "
-                f"{self.rate_threshold}"
-            )
+            raise ValueError(f"increase_rate must be positive and at most rate_threshold: {self}")
         if not 0.0 < self.decrease_factor < 1.0:
-            raise ValueError(f"decrease_factor must be strictly between 0 and 1: {self.decrease_factor}")
+            raise ValueError(f"decrease_factor must be strictly between 0 and 1: {self}")
 
     def scale_up(self, current: int) -> int:
         return min(current + self.increase_rate, self.rate_threshold)
@@ -85,7 +68,7 @@ class CongestionControlRateLimitingStrategy(RateLimitingStrategy):
 
     Args:
         max_in_flight_requests: requests in flight, at most.
-        initial_max_in_flight_messages: the limit to start with. The scaling strategy says how far it grows.
+        initial_max_in_flight_messages: the limit to start with.
         scaling_strategy: how the limit changes.
 
     Raises:
@@ -99,11 +82,9 @@ class CongestionControlRateLimitingStrategy(RateLimitingStrategy):
         initial_max_in_flight_messages: int,
         scaling_strategy: ScalingStrategy,
     ) -> None:
-        if min(max_in_flight_requests, initial_max_in_flight_messages) <= 0:
-            raise ValueError(
-                f"max_in_flight_requests ({max_in_flight_requests}) and initial_max_in_flight_messages "
-                f"({initial_max_in_flight_messages}) must be positive"
-            )
+        limits = (max_in_flight_requests, initial_max_in_flight_messages)
+        if min(limits) <= 0:
+            raise ValueError(f"limits must be positive: {limits}")
         self._max_requests = max_in_flight_requests
         self._limit = initial_max_in_flight_messages
         self._scaling = scaling_strategy
@@ -154,7 +135,7 @@ class _Sent(NamedTuple):
 
     rate: float
     messages: int  # in flight, with its own
-    was_late: bool
+    waited: bool  # for the pace
 
 
 class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
@@ -165,7 +146,8 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
     at a time. It scales the limit in flight down. After `_PATIENCE` accepted requests, each further one
     scales it up. If nothing is in flight, a request of any size may be sent.
 
-    Entries that fail for another reason than load change nothing.
+    A request that fails as a whole for another reason than load changes nothing. An entry that fails by
+    itself did get through.
 
     Args:
         max_in_flight_requests: requests in flight, at most.
@@ -194,50 +176,53 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
         )
         self._max_batch = max_batch_size
         self._clock = clock
-        self._pace = Pace(max(_FIRST_BATCHES * max_batch_size, _FIRST_ENTRIES), jitter=jitter)
-        self._sent: dict[float, _Sent] = {}  # by when; if two were sent at once, the later one
+        self._pace = Pace(_FIRST_RATE, jitter=jitter)
+        self._in_flight: dict[float | None, _Sent] = {}  # by when; if two were sent at once, the later one
         self._latency = 0.0  # seconds until an answer, averaged
         self._lowered_at = -math.inf
-        self._passed = 0  # requests since then
+        self._accepted_since = 0  # requests
 
     def use_clock(self, clock: Callable[[], float]) -> None:
         self._clock = clock
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         super().register_in_flight_request(request)
-        now = self._clock()
-        if request.started_at is not None:
-            now = request.started_at
-            self._sent[now] = _Sent(self._pace.rate, self._messages, self._pace.is_late(now))
+        now = self._clock() if request.started_at is None else request.started_at
+        sent = _Sent(self._pace.rate, self._messages, self._pace.holds_up(now))
+        self._in_flight[request.started_at] = sent
         self._pace.sent(request.batch_size, now)
 
     def register_completed_request(self, result: ResultInfo) -> None:
         now, entries, refused = self._clock(), result.batch_size, result.throttled_messages
         sent_at = now if result.started_at is None else result.started_at
-        sent = self._sent.pop(sent_at, _Sent(self._pace.rate, self._messages, was_late=False))
+        sent = self._in_flight.pop(result.started_at, _Sent(self._pace.rate, self._messages, waited=False))
         self._forget(result)
+        if not self._requests:
+            self._in_flight.clear()  # also what is left of callers that tell instants of requests alone
+        if not (result.accepted or refused):
+            return
         self._latency += (now - sent_at - self._latency) * _LATENCY_WEIGHT
         if refused == entries < sent.messages:
+            self._pace.hold()
             if sent_at > self._lowered_at:  # else it was sent before, and tells nothing new
-                self._limit = max(1, self._scaling.scale_down(min(self._limit, sent.messages)))
-                self._lowered_at, self._passed = now, 0
+                at_most = min(self._limit, sent.messages)  # more was not in flight
+                self._limit = max(1, min(self._scaling.scale_down(at_most), at_most - 1))
+                self._lowered_at, self._accepted_since = now, 0
             return
         if result.accepted:
-            self._passed += 1
-            if self._passed > _PATIENCE:
-                self._limit = self._scaling.scale_up(self._limit)
-        if result.accepted or refused:
-            # An entry that failed by itself did get through.
-            self._pace.answered(entries - refused, refused, now, rate=sent.rate, was_late=sent.was_late)
+            self._accepted_since += 1
+            if self._accepted_since > _PATIENCE:
+                self._limit = max(self._limit, self._scaling.scale_up(self._limit))
+        self._pace.answered(entries - refused, refused, now, rate=sent.rate, waited=sent.waited)
 
     def delay(self, request: RequestInfo) -> float:
-        """As above, and until the pace has room for it."""
         is_blocked = self._requests > 0 and super().delay(request) > 0
         return math.inf if is_blocked else self._pace.wait(self._clock())
 
     @property
     def max_batch_size(self) -> int:
-        """Entries of `_REQUEST_SPAN`; more if few requests in flight must carry the pace."""
+        """Entries of `_REQUEST_SPAN`; more if so few requests may be in flight that each must carry more."""
+        # With one at a time, a request carries what the pace has until its answer.
         span = max(_REQUEST_SPAN, self._latency * min(1.0, self._max_batch / self._limit))
         return max(1, min(self._max_batch, math.ceil(self._pace.rate * span)))
 
@@ -248,7 +233,7 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
 
     def forget_in_flight(self) -> None:
         super().forget_in_flight()
-        self._sent.clear()
+        self._in_flight.clear()
 
 
 class NoRateLimitingStrategy(RateLimitingStrategy):
@@ -265,7 +250,7 @@ class NoRateLimitingStrategy(RateLimitingStrategy):
 
     @property
     def max_batch_size(self) -> int:
-        return _UNLIMITED
+        return UNLIMITED
 
     def forget_in_flight(self) -> None:
         pass

@@ -8,11 +8,10 @@ from typing import Final, Literal, TypeAlias
 
 from sluice.sink.contracts import RateLimitingStrategy, RequestInfo, ResultInfo
 
-__all__ = ["TokenBucketRateLimitingStrategy", "TokenUnit", "tokens_of"]
+__all__ = ["UNLIMITED", "TokenBucketRateLimitingStrategy", "TokenUnit", "tokens_of"]
 
-_ROUNDING: Final = 1e-6
-"""Tokens are sums of fractions. Nobody waits for less than this."""
-_UNLIMITED: Final = 2**31 - 1
+UNLIMITED: Final = 2**31 - 1  # entries of a request
+_ROUNDING: Final = 1e-6  # tokens are sums of fractions: nobody waits for less than this
 
 TokenUnit: TypeAlias = Literal["records", "bytes", "requests"]
 
@@ -29,9 +28,8 @@ class TokenBucketRateLimitingStrategy(RateLimitingStrategy):
     if bytes are counted, is sent when the bucket is full. It leaves a debt that later requests wait for.
 
     Args:
-        rate: tokens added a second.
-        burst: tokens that the bucket holds at most and starts with; also the most that a request of several
-            entries takes.
+        rate: tokens a second.
+        burst: tokens that the bucket holds at most, and at first; a request of several entries takes no more.
         unit: what a token is for: ``records``, ``bytes`` or ``requests``.
         clock: monotonic seconds.
 
@@ -79,7 +77,7 @@ class TokenBucketRateLimitingStrategy(RateLimitingStrategy):
 
     @property
     def max_batch_size(self) -> int:
-        return self._burst if self._unit == "records" else _UNLIMITED
+        return self._burst if self._unit == "records" else UNLIMITED
 
     @property
     def max_batch_size_in_bytes(self) -> int:
