@@ -241,9 +241,9 @@ class Figures(NoRateLimitingStrategy):
         (7.5, 3, (7, 3)),
         (math.inf, math.inf, (10, None)),
         (math.nan, math.nan, (None, None)),
-        (-math.inf, 10**400, (None, None)),
+        (-math.inf, -math.inf, (None, None)),
         (len, len, (None, None)),
-        ("7", True, (None, None)),
+        ("7", "7", (None, None)),
     ],
 )
 def test_figures_of_a_strategy_are_numbers_or_left_out(limit: Any, rate: Any, expected: Any) -> None:

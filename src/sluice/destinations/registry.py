@@ -39,8 +39,7 @@ from sluice.sink.options import (
 from sluice.sink.rate_limiting_options import shared_bucket_from_options, strategy_from_options
 from sluice.sink.reporting.progress import ProgressListener
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
-from sluice.sink.user_code.element_converter import ConverterFactory, converter_factory
-from sluice.sink.user_code.loading import load_object
+from sluice.sink.user_code.loading import ConverterFactory, converter_factory, load_object
 
 __all__ = [
     "ENTRY_POINT_GROUP",

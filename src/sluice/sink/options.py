@@ -54,7 +54,13 @@ def _parse_path(text: str) -> str:
 
 
 _PATH: Final = Kind("path", "an absolute directory, or s3://bucket/prefix", _parse_path)
-_PER_DESTINATION: Final = "per destination"
+
+
+def _limit(name: str, kind: Kind[int], text: str) -> Option[int]:
+    """An option whose default each destination has."""
+    return Option(name, kind, None, text, shown_default="per destination")
+
+
 DESTINATION = Option(
     "destination",
     TEXT,
@@ -63,32 +69,20 @@ DESTINATION = Option(
     "entry-point group `sluice.destinations`, or `package.module:Name`.",
     required=True,
 )
-MAX_BATCH_SIZE = Option(
-    "maxBatchSize", integer(1), None, "Records in one request.", shown_default=_PER_DESTINATION
-)
-MAX_BATCH_SIZE_IN_BYTES = Option(
-    "maxBatchSizeInBytes", size(), None, "Bytes in one request.", shown_default=_PER_DESTINATION
-)
-MAX_RECORD_SIZE_IN_BYTES = Option(
+MAX_BATCH_SIZE = _limit("maxBatchSize", integer(1), "Records in one request.")
+MAX_BATCH_SIZE_IN_BYTES = _limit("maxBatchSizeInBytes", size(), "Bytes in one request.")
+MAX_RECORD_SIZE_IN_BYTES = _limit(
     "maxRecordSizeInBytes",
     size(),
-    None,
     "Bytes of one record; `oversizedRecords` says what happens to a larger one.",
-    shown_default=_PER_DESTINATION,
 )
-MAX_IN_FLIGHT_REQUESTS = Option(
-    "maxInFlightRequests",
-    integer(1, 1000),
-    None,
-    "Requests that one task has in flight at a time.",
-    shown_default=_PER_DESTINATION,
+MAX_IN_FLIGHT_REQUESTS = _limit(
+    "maxInFlightRequests", integer(1, 1000), "Requests that one task has in flight at a time."
 )
-MAX_BUFFERED_REQUESTS = Option(
+MAX_BUFFERED_REQUESTS = _limit(
     "maxBufferedRequests",
     integer(1),
-    None,
     "Records that may wait to be sent in one task; while there are more, the task takes no rows.",
-    shown_default=_PER_DESTINATION,
 )
 MAX_TIME_IN_BUFFER = Option(
     "maxTimeInBuffer",
@@ -207,14 +201,10 @@ ASYNC_OPTIONS: tuple[Option[Any], ...] = tuple(
 
 def config_from_options(values: OptionValues, limits: SinkLimits) -> AsyncSinkConfig | None:
     """The settings of the async writer; None if they do not fit together, noted for `values.check()`."""
-    batch = _within(values, MAX_BATCH_SIZE, limits.max_batch_size, bounded=limits.are_maximum)
-    batch_bytes = _within(
-        values, MAX_BATCH_SIZE_IN_BYTES, limits.max_batch_size_in_bytes, bounded=limits.are_maximum
-    )
+    batch = _within(values, MAX_BATCH_SIZE, limits.max_batch_size, limits)
+    batch_bytes = _within(values, MAX_BATCH_SIZE_IN_BYTES, limits.max_batch_size_in_bytes, limits)
     # If a user gives one of two settings that must fit together, the default of the other is made to fit.
-    record_bytes = _within(
-        values, MAX_RECORD_SIZE_IN_BYTES, limits.max_record_size_in_bytes, bounded=limits.are_maximum
-    )
+    record_bytes = _within(values, MAX_RECORD_SIZE_IN_BYTES, limits.max_record_size_in_bytes, limits)
     if not values.given(MAX_RECORD_SIZE_IN_BYTES):
         record_bytes = min(record_bytes, batch_bytes)
     if not values.given(MAX_BATCH_SIZE_IN_BYTES):
@@ -266,12 +256,12 @@ def load_progress_listener(name: str) -> ProgressListener:
     return listener
 
 
-def _within(values: OptionValues, option: Option[int], most: int, *, bounded: bool) -> int:
-    """The value of an option whose default is `most`; if `bounded`, that is also its maximum."""
+def _within(values: OptionValues, option: Option[int], most: int, limits: SinkLimits) -> int:
+    """The value of an option whose default is `most`, which is also its maximum unless `limits` says not."""
     value = values.get(option)
     if value is None:
         return most
-    if bounded and value > most:
+    if limits.are_maximum and value > most:
         values.reject_value(option, f"the destination takes at most {most}")
         return most
     return value

@@ -9,7 +9,7 @@ import math
 import operator
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from sluice.sink.reporting.progress import as_line
 from sluice.sink.rows.schema import unknown_columns_problem
 from sluice.sink.setup import AsyncSinkSetup, CommittingSinkSetup, SinkSetup
 from sluice.sink.user_code.loading import adopted, destination_name, open_converter, run
+from sluice.sink.user_code.mistakes import checked_items
 from sluice.sink.writing.requests import close_destination
 from sluice.sink.writing.writer import AsyncSinkWriter
 
@@ -141,7 +142,7 @@ def _deliver(
             converter=setup.create_converter() if setup.create_converter else None,
         )
         destination.pop_all()  # from here on the writer closes it
-        with _figures_of_a_failure(writer, origin), _closing(writer, origin):
+        with _closing(writer, origin):
             writer.open(schema, origin)
             for batch in batches:
                 writer.write(batch)
@@ -170,23 +171,26 @@ def _closed_unless_taken(destination: Any, origin: Origin) -> contextlib.ExitSta
 
 
 def _number(figure: object) -> float | None:
-    """A figure of a strategy; None if a strategy of the user's has something else under this name."""
-    if isinstance(figure, bool) or not isinstance(figure, Real):  # a bool is a number to Python
-        return None
-    try:
-        number = float(figure)
-    except OverflowError:
-        return None
-    return number if number > -math.inf else None  # nor is NaN
+    """A figure of a strategy; None if it is no number, which fails no task whose rows are delivered."""
+    return float(figure) if isinstance(figure, Real) and float(figure) > -math.inf else None
 
 
 @contextlib.contextmanager
 def _closing(writer: AsyncSinkWriter[Any], origin: Origin) -> Iterator[None]:
-    """Closes a writer. Of a task that fails, the error is not hidden behind one of `close`."""
+    """Closes the writer of a task. If the task fails, logs its figures, which do not reach the driver."""
     try:
         yield
-    except BaseException:
-        _close_after_failure(writer, origin)
+    except BaseException as error:
+        _close_after_failure(writer, origin)  # first, so that no thread changes the figures meanwhile
+        _log.warning(
+            "%s: batch %s, partition %d, attempt %d: this task fails with %s; until then %s",
+            origin.destination,
+            origin.batch,
+            origin.partition,
+            origin.attempt,
+            type(error).__name__,
+            as_line(writer.figures.summary()),
+        )
         raise
     writer.close()
 
@@ -212,27 +216,6 @@ def _logged(origin: Origin, problem: str) -> Iterator[None]:
         )
 
 
-@contextlib.contextmanager
-def _figures_of_a_failure(writer: AsyncSinkWriter[Any], origin: Origin) -> Iterator[None]:
-    """Logs the figures of a task that fails, which do not reach the driver.
-
-    The writer must be closed when the ``with`` block is left, so that no thread changes them meanwhile.
-    """
-    try:
-        yield
-    except BaseException as error:
-        _log.warning(
-            "%s: batch %s, partition %d, attempt %d: this task fails with %s; until then %s",
-            origin.destination,
-            origin.batch,
-            origin.partition,
-            origin.attempt,
-            type(error).__name__,
-            as_line(writer.figures.summary()),
-        )
-        raise
-
-
 def _prepare(  # noqa: PLR0913, PLR0917 - as above
     setup: CommittingSinkSetup,
     schema: StructType,
@@ -250,7 +233,7 @@ def _prepare(  # noqa: PLR0913, PLR0917 - as above
         for batch in batches:
             call(functools.partial(run, writer.write, batch))
             records += batch.num_rows
-        committables = _checked_committables(call(writer.prepare_commit), origin)
+        committables = checked_items(call(writer.prepare_commit), f"{origin.destination}: prepare_commit")
         _check_transport(committables, transport, origin)
         figures = SinkFigures(
             records=records,
@@ -274,23 +257,9 @@ def _checked_bytes(given: Any, origin: Origin) -> int:
     try:
         return operator.index(given)
     except TypeError:
-        pass
-    if isinstance(given, float) and given.is_integer():
-        return int(given)
-    raise SluiceError(
-        f"{origin.destination}: attribute 'bytes' of the writer is {given!r}: it must be a whole number"
-    )
-
-
-def _checked_committables(returned: Any, origin: Origin) -> tuple[Any, ...]:
-    """What `prepare_commit` returned, unless it is no sequence: of a text, each character would be one."""
-    if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | Mapping):
-        return tuple(returned)
-    given = "None" if returned is None else f"a value of type {type(returned).__name__}"
-    raise SluiceError(
-        f"{origin.destination}: prepare_commit returned {given}: allowed is a sequence, such as a list, also "
-        "if the task had no rows"
-    )
+        raise SluiceError(
+            f"{origin.destination}: attribute 'bytes' of the writer is {given!r}: it must be a whole number"
+        ) from None
 
 
 def _check_transport(committables: Iterable[Any], transport: Callable[[Any], object], origin: Origin) -> None:

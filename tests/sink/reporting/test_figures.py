@@ -204,20 +204,6 @@ def test_the_mean_is_over_time() -> None:
     assert (found["buffered_peak"], found["buffered_mean"]) == (7, None)
 
 
-def test_a_message_of_a_worker_with_another_version() -> None:
-    """What the worker did not know of is empty, and what the driver does not know of is left out."""
-    figures = SinkFigures(records=3, refused=1, refused_by_code={"A": 1})
-    older: Any = SinkFigures.__new__(SinkFigures)
-    older.__setstate__((None, {"records": 3, "bytes": 9}))  # as slots were pickled before
-    newer: Any = SinkFigures.__new__(SinkFigures)
-    newer.__setstate__({**figures.__getstate__(), "unheard_of": 1})
-
-    assert older == SinkFigures(records=3, bytes=9)
-    assert newer == figures
-    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        assert pickle.loads(pickle.dumps(figures, protocol)) == figures
-
-
 class Counting(FakeDestination):
     """Has figures of its own."""
 

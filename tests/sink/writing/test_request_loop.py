@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -302,23 +301,6 @@ def test_an_error_of_close_is_raised(kind: type[Exception]) -> None:
         loop.end(fail)
 
 
-def test_a_destination_that_stops_the_loop_stops_nothing() -> None:
-    """It is not its own: the loop goes on, with all its requests, until the writer ends it."""
-
-    def stop(_: int, __: Sequence[str]) -> SubmitResult[str]:
-        asyncio.get_running_loop().stop()
-        return SubmitResult()
-
-    destination = AsyncDestination(stop)
-    writer = writer_of(destination, max_batch_size=1, max_time_in_buffer=0.0)
-    writer.write(rows("ab"))
-    writer.flush()
-    writer.close()
-
-    assert writer.figures.records == 2
-    assert len(destination.closed_on) == 1
-
-
 def test_what_does_not_end_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     """A job that blocks the loop's thread must not hold the task; the log says so, and how long it waited."""
     held = threading.Event()
@@ -334,41 +316,6 @@ def test_what_does_not_end_is_not_waited_for(caplog: pytest.LogCaptureFixture) -
     held.set()
 
     assert "fake: requests have not ended within 0.05 s" in caplog.text
-
-
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_close_may_ask_for_the_end_of_the_process(kind: type[BaseException]) -> None:
-    """asyncio ends a loop for these two. The task must hear of them at once, and not of a closed loop."""
-    loop: RequestLoop[int, int] = RequestLoop(lambda _: asyncio.sleep(0, 1), lambda _: None, name="fake")
-
-    async def leave() -> None:
-        raise kind("from close")
-
-    started = time.monotonic()
-    with pytest.raises(kind, match="from close"):
-        loop.end(leave)
-    assert time.monotonic() - started < 5.0
-
-
-def test_the_loop_outlives_what_a_destination_runs_beside_its_requests(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Or requests in flight would have no answer until they time out, and those after them no loop."""
-
-    async def leave() -> None:
-        sys.exit("no reason")
-
-    async def respond() -> SubmitResult[str]:
-        with pytest.raises(SystemExit):
-            await asyncio.create_task(leave())
-        return SubmitResult()
-
-    destination = AsyncDestination(lambda *_: respond())
-    write(destination, 30)
-
-    assert len(destination.stored) == 30
-    assert len(destination.closed_on) == 1
-    assert "asynchronous: something on the event loop of the requests has raised SystemExit" in caplog.text
 
 
 def test_what_a_destination_leaves_running_is_cancelled() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from sluice.errors import CommitError, SluiceError
@@ -17,6 +17,7 @@ from sluice.retry import Backoff, Retrier
 from sluice.sink.contracts import Committer, CommittingDestination, Epoch, GlobalCommitter
 from sluice.sink.reporting.figures import SinkFigures, own_figures
 from sluice.sink.user_code.loading import adopted, destination_name, run
+from sluice.sink.user_code.mistakes import checked_items
 
 __all__ = ["EpochCommit", "is_committing", "other_content"]
 
@@ -27,8 +28,6 @@ _log = logging.getLogger(__name__)
 # One retry only: Spark reports why the query failed after the abort, and `clean_up` of the next run removes
 # what is left.
 _ABORT_RETRIES: Final = Backoff(max_retries=1, base=0.5, max=0.5, exponent=1.0)
-
-
 _REMEMBERED: Final = 64
 _last_committed: Final[OrderedDict[str, int]] = OrderedDict()
 """The last batch that this process has committed, of the newest runs."""
@@ -163,8 +162,8 @@ class EpochCommit:
         combined: Sequence[Any] = ()
         if global_committer is not None:
             epoch = self._call(lambda: global_committer.combine(committables))
-            new = self._call(lambda: global_committer.filter_recovered_committables([epoch]))
-            combined = self._checked("filter_recovered_committables", new)
+            find_new = global_committer.filter_recovered_committables
+            combined = self._call(lambda: checked_items(find_new([epoch]), "filter_recovered_committables"))
             if not combined:
                 self._refuse_impossible_repetition()
                 _log.warning(
@@ -202,24 +201,13 @@ class EpochCommit:
             nonlocal left
             # Without a `return` nothing is left.
             found = commit(left)
-            left = () if found is None else self._checked("commit", found)
+            left = () if found is None else checked_items(found, "commit")
             if left:
                 raise SluiceError(
                     f"{len(left)} of {len(committables)} committables are not committed", retryable=True
                 )
 
         self._call(attempt)
-
-    def _checked(self, method: str, returned: Any) -> Sequence[Any]:
-        """What a committer returned, if it is a sequence: anything else may mean its contrary."""
-        if isinstance(returned, Collection) and not isinstance(returned, str | bytes | Mapping):
-            checked: Sequence[Any] = returned  # type: ignore[assignment]
-            return checked
-        given = "None" if returned is None else f"a value of type {type(returned).__name__}"
-        raise CommitError(
-            f"{self._name}: {self._described} is not committed: {method} returned {given}: allowed is a "
-            "sequence, such as a list"
-        )
 
     def _call(self, function: Callable[[], CommT], *, abort: bool = False) -> CommT:
         attempts = 0

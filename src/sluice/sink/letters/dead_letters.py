@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from sluice.errors import OptionError, SluiceError
 from sluice.sink.contracts import Origin
-from sluice.sink.rows.values import fields_of_row, json_text
+from sluice.sink.rows.values import fields_of_row, json_text, unique_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -287,15 +286,8 @@ def _dead_letter_of_fields(
         return DeadLetter(reason, json_text(fields).encode(), form=whole)
     rest = {name: value for name, value in fields.items() if name != key and value is not None}
     if whole == "entry":
-        rest = _with_names_of_columns(rest)
+        rest = unique_names((camel_case(name), value) for name, value in rest.items())
     return DeadLetter(reason, data.encode(errors="surrogatepass") if isinstance(data, str) else data, rest)
-
-
-def _with_names_of_columns(fields: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The fields of an entry in camel case; those that would get one name keep theirs."""
-    names = {name: camel_case(name) for name in fields}
-    counts = Counter(names.values())
-    return {name if counts[names[name]] > 1 else names[name]: value for name, value in fields.items()}
 
 
 def _data_key(fields: Mapping[Any, Any]) -> str | None:

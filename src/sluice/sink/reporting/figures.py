@@ -170,17 +170,6 @@ class SinkFigures:
             moved = self.refused_by_code.pop(max(kept))
             self.refused_by_code[OTHER] = self.refused_by_code.get(OTHER, 0) + moved
 
-    # Workers may run another version than the driver does: both take what they know.
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    def __setstate__(self, state: Any) -> None:
-        values: Mapping[str, Any] = state if isinstance(state, dict) else state[1]  # as slots are pickled
-        defaults = SinkFigures()
-        for each in fields(self):
-            setattr(self, each.name, values.get(each.name, getattr(defaults, each.name)))
-
 
 _COUNTERS: Final = tuple(each.name for each in fields(SinkFigures) if each.default == 0)
 

@@ -18,7 +18,15 @@ import pyarrow as pa
 
 from sluice.instants import MICROS_PER_SECOND, far_date, far_instant
 
-__all__ = ["fields_of_row", "in_utc", "json_text", "json_value", "not_finite_text", "python_value"]
+__all__ = [
+    "fields_of_row",
+    "in_utc",
+    "json_text",
+    "json_value",
+    "not_finite_text",
+    "python_value",
+    "unique_names",
+]
 
 _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -66,7 +74,7 @@ def _composed_value(value: Any, above: tuple[int, ...]) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, Mapping):
-        return _unique_names((_key(key), _json_value(each, above)) for key, each in value.items())
+        return unique_names((_key(key), _json_value(each, above)) for key, each in value.items())
     if isinstance(value, list | tuple):
         return [_json_value(each, above) for each in value]
     return _shown(value)
@@ -84,7 +92,7 @@ def _shown(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _unique_names(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def unique_names(fields: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
     """A dictionary; a name that is there twice gets a number: ``id``, ``id (2)``."""
     found: dict[str, Any] = {}
     for name, value in fields:
@@ -107,7 +115,7 @@ def _key(key: Any) -> str:
 def fields_of_row(row: pa.RecordBatch) -> dict[str, Any]:
     """The values of a batch of one row, by column, as `python_value` makes them."""
     columns = zip(row.schema.names, row.columns, strict=True)
-    return _unique_names((name, python_value(column[0])) for name, column in columns)
+    return unique_names((name, python_value(column[0])) for name, column in columns)
 
 
 def python_value(scalar: Any) -> Any:
@@ -133,7 +141,7 @@ def python_value(scalar: Any) -> Any:
 
 def _inner_values(scalar: Any) -> Any:
     if isinstance(scalar, pa.StructScalar):
-        return _unique_names((field.name, _field(scalar, n)) for n, field in enumerate(scalar.type))
+        return unique_names((field.name, _field(scalar, n)) for n, field in enumerate(scalar.type))
     if isinstance(scalar, pa.MapScalar):
         return [[python_value(pair[0]), python_value(pair[1])] for pair in scalar.values]
     return [python_value(each) for each in scalar.values]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from inspect import Parameter
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sluice.errors import SluiceError
-from sluice.options import matching
+from sluice.errors import OptionError, SluiceError
+from sluice.options import Option, OptionValues, matching
 from sluice.sink.contracts import Destination, ElementConverter, Origin, StructType
 
 __all__ = [
     "OBJECT",
+    "ConverterFactory",
     "adopted",
+    "converter_factory",
     "destination_name",
     "load_object",
     "not_run_by_a_call",
@@ -142,3 +145,57 @@ def run(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
             f"{type(returned).__name__}, so none of it has run: it has to do its work before it returns"
         )
     return returned
+
+
+@dataclass(frozen=True)
+class ConverterFactory:
+    """Makes the converters that `elementConverter` names.
+
+    Attributes:
+        name: the option's value.
+        options: that the converter has besides those of the sink.
+    """
+
+    name: str
+    _make: Any
+    options: Sequence[Option[Any]] = ()
+
+    def create(self, values: OptionValues, destination: Destination[Any]) -> ElementConverter[Any]:
+        """Makes a converter.
+
+        Raises:
+            OptionError: it does not fit the destination or its options, or it is no converter.
+        """
+        try:
+            made = self._made(values, destination)
+        except OptionError:
+            raise
+        except Exception as error:
+            raise OptionError(f"it cannot be made: {type(error).__name__}: {error}") from error
+        missing = [part for part in ("open", "convert") if not callable(getattr(made, part, None))]
+        if missing:
+            raise OptionError(f"what it makes has no {', '.join(missing)}")
+        return cast("ElementConverter[Any]", made)
+
+    def _made(self, values: OptionValues, destination: Destination[Any]) -> Any:
+        if hasattr(self._make, "from_options"):
+            return self._make.from_options(values, destination)
+        return self._make(destination) if takes_argument(self._make) else self._make()
+
+
+def converter_factory(name: str) -> ConverterFactory:
+    """Finds the class or function of a converter.
+
+    Args:
+        name: the value of the option.
+
+    Raises:
+        OptionError: there is no such object, or it cannot be called.
+    """
+    try:
+        make = load_object(name)
+        if not hasattr(make, "from_options"):
+            takes_argument(make)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise OptionError(f"option 'elementConverter' is {name!r}: it cannot be loaded: {error}") from None
+    return ConverterFactory(name, make, tuple(getattr(make, "OPTIONS", ())))

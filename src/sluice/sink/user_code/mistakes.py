@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from sluice.errors import SluiceError
 
-__all__ = ["MistakeError", "checked_entries", "checked_number", "checked_sizes", "kind_of"]
+__all__ = ["MistakeError", "checked_entries", "checked_items", "checked_number", "checked_sizes", "kind_of"]
 
 EntryT = TypeVar("EntryT")
 
@@ -25,6 +25,17 @@ class MistakeError(SluiceError, TypeError):
 def kind_of(value: object) -> str:
     """A value as messages show it, without data of the user's."""
     return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+def checked_items(returned: Any, method: str) -> tuple[Any, ...]:
+    """What a method of a writer or a committer returned, if it is a sequence or an iterator.
+
+    Raises:
+        MistakeError: it is neither. Of a text, each character would be an item.
+    """
+    if isinstance(returned, Iterable) and not isinstance(returned, str | bytes | Mapping):
+        return tuple(returned)
+    raise MistakeError(f"{method} returned {kind_of(returned)}: allowed is a sequence, such as a list")
 
 
 def checked_number(answer: Any, asked: str, name: str) -> Any:

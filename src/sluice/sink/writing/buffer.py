@@ -24,7 +24,7 @@ class Buffered(NamedTuple):
     entry: Any  # of the destination's type; a NamedTuple cannot be generic before Python 3.11
     size: int  # bytes
     arrived: float  # by the writer's clock
-    refused_since: float | None = None  # when it was refused for the first time
+    refused_since: float = math.inf  # when it was refused for the first time
     refusals: int = 0  # how often it was not accepted
     due: float = -math.inf  # not sent again before
 

@@ -28,10 +28,10 @@ _THREAD: Final = "sluice-sink-request-loop"
 
 
 class RequestThreads(Generic[JobT, ResultT]):
-    """Runs every job at once, on a free thread or on a new one.
+    """Runs every job at once, on a free thread or on a new one. The caller bounds the number of jobs.
 
-    The caller bounds the number of jobs. The threads are daemons, unlike those of `concurrent.futures`, so
-    that a request that hangs cannot keep the process from ending.
+    The threads are daemons, unlike those of `concurrent.futures`: a request that hangs must not keep the
+    process from ending.
 
     Args:
         work: does a job; must not raise.
@@ -97,10 +97,7 @@ class RequestThreads(Generic[JobT, ResultT]):
 
 
 class RequestLoop(Generic[JobT, ResultT]):
-    """Runs every job at once, as a task of one event loop on a thread of its own.
-
-    Takes the place of `RequestThreads`; the caller bounds the number of jobs. The thread is a daemon, so that
-    a job that blocks it cannot keep the process from ending.
+    """As `RequestThreads`, but runs jobs as tasks of one event loop, on one daemon thread.
 
     Args:
         work: does a job; must not raise.
@@ -125,7 +122,6 @@ class RequestLoop(Generic[JobT, ResultT]):
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._has_ended = False
 
     def run(self, job: JobT) -> None:
         """Starts a job. Called by one thread at a time.
@@ -172,7 +168,7 @@ class RequestLoop(Generic[JobT, ResultT]):
             if last is not None:
                 self._on_the_loop("the destination's close has", _call(last), self._patience)
         finally:
-            loop.call_soon_threadsafe(self._stop, loop)
+            loop.call_soon_threadsafe(loop.stop)
             if self._thread is not None:
                 self._thread.join(self._patience)
 
@@ -210,25 +206,11 @@ class RequestLoop(Generic[JobT, ResultT]):
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
-            while not self._has_ended:  # a job may have stopped the loop, which is not its own
-                self._run(loop)
+            loop.run_forever()
             loop.run_until_complete(self._cancel_the_rest())
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()
-
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.run_forever()
-        except (SystemExit, KeyboardInterrupt) as error:
-            # asyncio stops for these two, whoever raises them. Jobs and `end` have them reported by their own
-            # tasks; of what the destination runs beside them, only the log can tell.
-            _log.warning(
-                "%s: something on the event loop of the requests has raised %s; the loop goes on",
-                self._name,
-                type(error).__name__,
-                exc_info=True,
-            )
 
     async def _cancel_the_rest(self) -> None:
         """Cancels what the destination has begun by itself and left running, as `asyncio.run` does.
@@ -240,10 +222,6 @@ class RequestLoop(Generic[JobT, ResultT]):
             task.cancel()
         if rest:
             await asyncio.wait(rest, timeout=0.0 if self._tasks else self._patience)
-
-    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._has_ended = True
-        loop.stop()
 
     def _begin(self, job: JobT) -> None:
         task = self._tasks[id(job)] = asyncio.ensure_future(self._do(job))
@@ -269,22 +247,13 @@ class RequestLoop(Generic[JobT, ResultT]):
 
 def close_destination(destination: Any) -> None:
     """Closes a destination that has run no request on a loop, and waits for what its `close` returns."""
-    last = getattr(destination, "close", None)
-    if last is None:
-        return
-    if not inspect.iscoroutinefunction(last):
-        found = last()
-        if not inspect.isawaitable(found):
-            return
-        last = lambda: found  # noqa: E731 - the same as a coroutine function, once
-    loop: RequestLoop[Any, Any] = RequestLoop(_nothing, lambda _: None, name=destination_name(destination))
-    loop.end(last)
+    found = destination.close() if hasattr(destination, "close") else None
+    if inspect.isawaitable(found):
+        loop: RequestLoop[Any, Any] = RequestLoop(_call, lambda _: None, name=destination_name(destination))
+        loop.end(lambda: found)
 
 
 async def _call(last: Callable[[], Awaitable[None] | None]) -> None:
     found = last()
     if inspect.isawaitable(found):
         await found
-
-
-async def _nothing(_: object) -> None: ...

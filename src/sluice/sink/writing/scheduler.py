@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from sluice.errors import InvalidRecordError, ServiceError, SluiceError
+from sluice.errors import InvalidRecordError, ServiceError
 from sluice.sink.config import AsyncSinkConfig
 from sluice.sink.contracts import (
     DEFAULT_DELAY,
@@ -188,18 +188,16 @@ class SinkScheduler(Generic[EntryT]):
             result: the answer.
             now: the time.
             answered_at: when the answer came, if that was before `now`.
+
+        Raises:
+            SluiceError: the answer names an entry that was not sent.
         """
-        self._observe(now)
         ended_at = now if answered_at is None else answered_at
-        request = self._end_request(number, ended_at)
+        request = self._end_request(number, now, ended_at)
         if request is None:
             return
-        try:
-            failed = request.batch.find(result.failed)
-            rejected = request.batch.find([each.entry for each in result.rejected], besides=failed)
-        except SluiceError as error:
-            self.stop(error)
-            return
+        failed = request.batch.find(result.failed)
+        rejected = request.batch.find([each.entry for each in result.rejected], besides=failed)
         self._buffer.mark_accepted(request.batch, failed)
         missing = [*failed, *rejected]
         self.figures.records += request.records - self._records(_entries(missing))
@@ -212,7 +210,7 @@ class SinkScheduler(Generic[EntryT]):
         if failed:
             cause = RefusalCause.of_codes(result.codes)
             self._requeue(request, failed, cause, now, skip_pause=throttled == len(failed))
-            self._apply_retry_after(result.retry_after, now)
+            self._wait_for(result.retry_after, now)
         if len(failed) < len(request.batch):
             self._outage.record_acceptance()
 
@@ -227,16 +225,10 @@ class SinkScheduler(Generic[EntryT]):
     ) -> None:
         """A request failed as a whole: none of its entries is known to have been accepted.
 
-        Args:
-            number: of the request.
-            error: why.
-            fatal: whether the destination will accept nothing any more.
-            now: the time.
-            answered_at: when it failed, if that was before `now`.
+        Args are those of `complete`; `fatal` tells whether the destination will accept nothing any more.
         """
-        self._observe(now)
         ended_at = now if answered_at is None else answered_at
-        request = self._end_request(number, ended_at)
+        request = self._end_request(number, now, ended_at)
         if request is None:
             return
         size = len(request.batch)
@@ -248,7 +240,7 @@ class SinkScheduler(Generic[EntryT]):
         else:
             self._requeue(request, request.batch.items, RefusalCause.of_error(error), now)
             if isinstance(error, ServiceError):
-                self._apply_retry_after(error.retry_after, now)
+                self._wait_for(error.retry_after, now)
 
     def record_dead_letter(self) -> None:
         """A record that can never be delivered was put aside."""
@@ -279,7 +271,7 @@ class SinkScheduler(Generic[EntryT]):
         while self.failure is None and (count := self._sendable(now, draining=draining)):
             requests.append(self._send(count, now))
         if self.failure is None and now >= self._overdue_at:
-            self._give_up_overdue(now)
+            self._overdue_at = self._stop_if_overdue(self._buffer.returned(), now)
         return requests
 
     def _observe(self, now: float) -> None:
@@ -362,7 +354,7 @@ class SinkScheduler(Generic[EntryT]):
             len(self._buffer) >= most
             or self._buffer.size_in_bytes >= self._most_bytes
             or now >= head.arrived + self._config.max_time_in_buffer
-            or head.refused_since is not None  # it waited once already; now only the pause delays it
+            or head.refusals > 0  # it waited once already; now only the pause delays it
         )
 
     def _send(self, count: int, now: float) -> Request[EntryT]:
@@ -378,8 +370,9 @@ class SinkScheduler(Generic[EntryT]):
 
     # --- answers --------------------------------------------------------------------------------------
 
-    def _end_request(self, number: int, answered_at: float) -> Request[EntryT] | None:
+    def _end_request(self, number: int, now: float, answered_at: float) -> Request[EntryT] | None:
         """Removes a request from those in flight; None if it had timed out."""
+        self._observe(now)
         request = self._in_flight.pop(number, None)
         if request is None:
             # It counted as failed when it timed out, and its entries were queued again.
@@ -473,7 +466,7 @@ class SinkScheduler(Generic[EntryT]):
         jitter = self._jitter()
         failed = [
             item._replace(
-                refused_since=now if item.refused_since is None else item.refused_since,
+                refused_since=min(item.refused_since, now),
                 refusals=item.refusals + 1,
                 due=-math.inf
                 if skip_pause and not item.refusals
@@ -482,14 +475,11 @@ class SinkScheduler(Generic[EntryT]):
             for item in failed
         ]
         self._buffer.put_back(failed)
-        self._overdue_at = min(self._overdue_at, self._patience_of(failed))
-        overdue = [item for item in failed if self._is_overdue(item, now)]
-        if overdue:
-            self.stop(self._retries_exhausted(overdue, now))
+        self._overdue_at = min(self._overdue_at, self._stop_if_overdue(failed, now))
         if len(failed) == len(request.batch):
             self._outage.record_failure(request.sent_at, now, jitter)
 
-    def _apply_retry_after(self, seconds: float | None, now: float) -> None:
+    def _wait_for(self, seconds: float | None, now: float) -> None:
         """Sends nothing for as long as the destination asks for; None if it does not ask."""
         if seconds is not None:
             self._retry_after_until = max(self._retry_after_until, now + seconds)
@@ -509,35 +499,23 @@ class SinkScheduler(Generic[EntryT]):
             ),
         )
 
-    # --- giving up ------------------------------------------------------------------------------------
-
-    def _patience_of(self, items: Sequence[Buffered]) -> float:
-        """When the first of these entries has been refused for too long; infinity if none was refused."""
-        since = (item.refused_since for item in items if item.refused_since is not None)
-        return min(since, default=math.inf) + self._config.max_retry_duration
-
-    def _give_up_overdue(self, now: float) -> None:
-        """Looks at all refused entries, also at those that wait for a time of their own, or of all."""
-        returned = self._buffer.returned()
-        self._overdue_at = self._patience_of(returned)
-        overdue = [item for item in returned if self._is_overdue(item, now)]
+    def _stop_if_overdue(self, items: Sequence[Buffered], now: float) -> float:
+        """Stops for entries that have been refused for too long; returns when the first of all will be."""
+        patience = self._config.max_retry_duration
+        overdue = [item for item in items if now >= item.refused_since + patience]
         if overdue:
-            self.stop(self._retries_exhausted(overdue, now))
-
-    def _is_overdue(self, item: Buffered, now: float) -> bool:
-        since = item.refused_since
-        return since is not None and now >= since + self._config.max_retry_duration
-
-    def _retries_exhausted(self, items: Sequence[Buffered], now: float) -> ServiceError:
-        longest = max(now - item.refused_since for item in items if item.refused_since is not None)
-        records = self._records(_entries(items))
-        many = "1 record is" if records == 1 else f"{records} records are"
-        return ServiceError(
-            f"{self._name}: {many} still not accepted after {longest:.1f} s (maxRetryDuration is "
-            f"{self._config.max_retry_duration:g} s): {self._last_cause.text}",
-            target=self._name,
-            code=self._last_cause.code,
-        )
+            longest = max(now - item.refused_since for item in overdue)
+            records = self._records(_entries(overdue))
+            many = "1 record is" if records == 1 else f"{records} records are"
+            self.stop(
+                ServiceError(
+                    f"{self._name}: {many} still not accepted after {longest:.1f} s (maxRetryDuration is "
+                    f"{patience:g} s): {self._last_cause.text}",
+                    target=self._name,
+                    code=self._last_cause.code,
+                )
+            )
+        return min((item.refused_since for item in items), default=math.inf) + patience
 
 
 def _entries(items: Sequence[Buffered]) -> list[Any]:
