@@ -18,22 +18,22 @@ def test_a_batch_ends_before_the_entry_that_does_not_fit() -> None:
     """Records and bytes both bound a batch; an entry beyond either bound is left for the next one."""
     buffer = filled(4, 4, 4, 4)
 
-    assert buffer.measure(10, 9) == 2
-    assert buffer.measure(3, 100) == 3
-    assert buffer.measure(3, 12) == 3
+    assert buffer.measure(10, 9) == (2, 8)
+    assert buffer.measure(3, 100) == (3, 12)
+    assert buffer.measure(3, 12) == (3, 12)
 
 
 def test_a_single_entry_always_fits() -> None:
     """A batch is never empty, or nothing would ever be sent."""
-    assert filled(50, 1).measure(5, 10) == 1
+    assert filled(50, 1).measure(5, 10) == (1, 50)
 
 
 def test_a_limit_that_no_count_equals_is_a_limit() -> None:
     """A batch ends after its first entry, be it new or put back."""
     buffer = filled(1, 1, 1)
-    assert buffer.measure(0, 1000) == 1
+    assert buffer.measure(0, 1000) == (1, 1)
     buffer.put_back(buffer.take(3).items)
-    assert buffer.measure(0, 1000) == 1
+    assert buffer.measure(0, 1000) == (1, 1)
 
 
 def test_the_size_of_the_next_entries() -> None:
@@ -42,7 +42,7 @@ def test_the_size_of_the_next_entries() -> None:
     buffer.add([4, 5], [16, 32], 0.0)
     buffer.put_back(buffer.take(2).items)
 
-    assert [buffer.size_of(count) for count in range(7)] == [0, 1, 3, 7, 15, 31, 63]
+    assert [buffer.measure(count, 1000)[1] for count in range(1, 7)] == [1, 3, 7, 15, 31, 63]
 
 
 def test_entries_put_back_are_ahead_of_the_rest_in_their_old_order() -> None:

@@ -31,7 +31,7 @@ def filled(*entries: str) -> KeyedBuffer[str]:
 
 
 def sent(buffer: KeyedBuffer[str]) -> list[str]:
-    return list(buffer.take(buffer.measure(100, 100)))
+    return list(buffer.take(buffer.measure(100, 100)[0]))
 
 
 class Keyed(FakeDestination):

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sluice.errors import SluiceError
@@ -193,13 +193,13 @@ class RequestBuffer(Generic[EntryT]):
         self._sort()
         return [*self._returned, *(item for _, item in self._waiting)]
 
-    def measure(self, max_entries: int, max_bytes: int) -> int:
-        """How many entries from the head fit into one request; at least one."""
+    def measure(self, max_entries: int, max_bytes: int) -> tuple[int, int]:
+        """How many entries from the head fit into one request, at least one; and their bytes."""
         self._sort()
         count = total = 0
         for item in self._returned:
             if count and (count >= max_entries or total + item.size > max_bytes):
-                return count
+                return count, total
             count += 1
             total += item.size
         for chunk in self._new:
@@ -209,23 +209,10 @@ class RequestBuffer(Generic[EntryT]):
                 continue
             for size in chunk.sizes:
                 if count and (count >= max_entries or total + size > max_bytes):
-                    return count
+                    return count, total
                 count += 1
                 total += size
-        return count
-
-    def size_of(self, count: int) -> int:
-        """The size of that many entries at the head, in bytes."""
-        self._sort()
-        returned = min(count, len(self._returned))
-        size = sum(item.size for item in islice(self._returned, returned))
-        left = count - returned
-        for chunk in self._new:
-            if left < len(chunk.sizes):
-                return size + sum(chunk.sizes[:left])
-            size += chunk.size
-            left -= len(chunk.sizes)
-        return size
+        return count, total
 
     def take(self, count: int) -> Batch[EntryT]:
         """Removes `count` entries from the head."""

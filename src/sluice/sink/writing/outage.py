@@ -73,11 +73,7 @@ class Outage:
 
 
 class Standstill:
-    """Says once that nothing is sent: no answer will come, and nothing else would ever say so.
-
-    Args:
-        name: the destination, for the log.
-    """
+    """Says once that a strategy lets nothing pass while no answer can come that would end it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -89,12 +85,7 @@ class Standstill:
         self._since = None
 
     def record_block(self, now: float, waiting: int) -> None:
-        """The strategy blocks while nothing is in flight.
-
-        Args:
-            now: seconds of the writer's clock.
-            waiting: entries that wait.
-        """
+        """The strategy blocks while nothing is in flight, and so many entries wait."""
         if self._since is None:
             self._since = now
         elif now - self._since >= _LONGEST_BLOCK and not self._has_warned:

@@ -294,13 +294,14 @@ class SinkScheduler(Generic[EntryT]):
         if not draining and not self._is_batch_due(head, most, now):
             self._next_try = head.arrived + self._config.max_time_in_buffer
             return 0
-        if not self._has_free_request:
+        # In an outage, one request at a time finds out whether it is over. Requests that timed out and still
+        # run come on top. None may run for 2 * request_timeout, so there are no more than may be in flight.
+        if len(self._in_flight) >= (1 if self._outage.is_on else self._config.max_in_flight_requests):
             return 0  # until an answer comes
         if now < self._pause_until:
             self._next_try = self._pause_until
             return 0
-        count = self._buffer.measure(most, self._most_bytes)
-        request = RequestInfo(count, self._buffer.size_of(count))
+        request = RequestInfo(*self._buffer.measure(most, self._most_bytes))
         if run(self._strategy.should_block, request):  # a coroutine would be true, for good
             self._next_try = now + self._blocked_for(request)
             if self._in_flight:
@@ -309,16 +310,7 @@ class SinkScheduler(Generic[EntryT]):
                 self._standstill.record_block(now, len(self._buffer))
             return 0
         self._standstill.end()
-        return count
-
-    @property
-    def _has_free_request(self) -> bool:
-        """Whether one more request may run."""
-        # In an outage, one request at a time finds out whether it is over.
-        most = 1 if self._outage.is_on else self._config.max_in_flight_requests
-        # Those that timed out and still run come on top. They were all in flight at the same time, because
-        # none may run for 2 * request_timeout, so they are no more than those that may be in flight.
-        return len(self._in_flight) < most
+        return request.batch_size
 
     def _blocked_for(self, request: RequestInfo) -> float:
         """Seconds until the strategy is asked again, unless an answer comes before."""

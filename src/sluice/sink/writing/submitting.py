@@ -36,76 +36,64 @@ class Answer(Generic[EntryT]):
     error: BaseException | None = None
 
 
+@dataclass(frozen=True)
 class Submitter(Generic[EntryT]):
     """Calls a destination's `submit`. What it raises is in the answer.
 
-    Args:
+    Attributes:
         destination: where requests go.
         name: the destination's, for messages.
         clock: monotonic seconds.
         is_closed: whether the writer is closed. From then on nothing is submitted.
     """
 
-    def __init__(
-        self,
-        destination: Destination[EntryT],
-        name: str,
-        clock: Callable[[], float],
-        is_closed: Callable[[], bool],
-    ) -> None:
-        self._destination = destination
-        self._name = name
-        self._clock = clock
-        self._is_closed = is_closed
+    destination: Destination[EntryT]
+    name: str
+    clock: Callable[[], float]
+    is_closed: Callable[[], bool]
 
     @property
     def is_asynchronous(self) -> bool:
         """Whether `submit` is a coroutine function, or an object that is called like one."""
-        submit: Any = self._destination.submit
+        submit: Any = self.destination.submit
         return inspect.iscoroutinefunction(submit) or inspect.iscoroutinefunction(type(submit).__call__)
 
     def submit(self, request: Request[EntryT]) -> Answer[EntryT]:
-        if self._is_closed():  # since this request was handed to its thread
-            return self._unsent(request)
         try:
-            submitted: Any = self._destination.submit(request.entries)
+            submitted = self._submitted(request)
             if inspect.isawaitable(submitted):
                 if inspect.iscoroutine(submitted):
                     submitted.close()  # or Python warns that nobody has awaited it
-                text = f"{self._name}: submit returned an awaitable; make it `async def submit`"
+                text = f"{self.name}: submit returned an awaitable; make it `async def submit`"
                 raise MistakeError(text)  # noqa: TRY301
-            at = self._clock()
-            return Answer(request.number, at, checked_result(submitted, request.batch, self._name))
-        except asyncio.CancelledError as error:  # by an event loop that `submit` runs itself
-            return self._cancelled(request, error)
+            return self._answer(request, submitted)
         except BaseException as error:  # noqa: BLE001 - the owner of the state decides if it is fatal
-            return Answer(request.number, self._clock(), error=error)
+            return self._failure(request, error)
 
     async def submit_asynchronously(self, request: Request[EntryT]) -> Answer[EntryT]:
-        if self._is_closed():
-            return self._unsent(request)
         try:
-            submitted: Any = self._destination.submit(request.entries)
-            returned = await submitted
-            at = self._clock()
-            return Answer(request.number, at, checked_result(returned, request.batch, self._name))
-        except asyncio.CancelledError as error:
-            return self._cancelled(request, error)
+            return self._answer(request, await self._submitted(request))
         except BaseException as error:  # noqa: BLE001 - as above; a cancellation ends the task all the same
-            return Answer(request.number, self._clock(), error=error)
+            return self._failure(request, error)
 
-    def _cancelled(self, request: Request[EntryT], error: asyncio.CancelledError) -> Answer[EntryT]:
-        """Of something that `submit` waited for. When the writer itself cancels, it reads no answers."""
-        cancelled = ServiceError(
-            f"{self._name}: the request was cancelled before it had an answer",
-            target=self._name,
-            code=type(error).__name__,
-            retryable=True,
-        )
-        return Answer(request.number, self._clock(), error=cancelled)
+    def _submitted(self, request: Request[EntryT]) -> Any:
+        if self.is_closed():  # since this request was handed over
+            raise SluiceError(f"{self.name}: the writer is closed")
+        return self.destination.submit(request.entries)
 
-    def _unsent(self, request: Request[EntryT]) -> Answer[EntryT]:
-        return Answer(request.number, self._clock(), error=SluiceError(f"{self._name}: the writer is closed"))
+    def _answer(self, request: Request[EntryT], returned: Any) -> Answer[EntryT]:
+        return Answer(request.number, self.clock(), checked_result(returned, request.batch, self.name))
+
+    def _failure(self, request: Request[EntryT], error: BaseException) -> Answer[EntryT]:
+        if isinstance(error, asyncio.CancelledError):
+            # By an event loop that `submit` runs itself. When the writer cancels, it reads no answers.
+            error = ServiceError(
+                f"{self.name}: the request was cancelled before it had an answer",
+                target=self.name,
+                code=type(error).__name__,
+                retryable=True,
+            )
+        return Answer(request.number, self.clock(), error=error)
 
 
 def checked_result(returned: Any, batch: Batch[EntryT], name: str) -> SubmitResult[EntryT]:
