@@ -119,12 +119,21 @@ def test_requests_in_flight_are_limited_too() -> None:
 
 
 def test_asking_changes_nothing() -> None:
-    """should_block may be called any number of times."""
-    strategy = congestion(10)
-    answers = {strategy.should_block(RequestInfo(10)) for _ in range(50)}
+    """A strategy that is asked all the time does what one does that is not."""
+    asked, other = congestion(10, requests=2), congestion(10, requests=2)
+    for failed in (0, 3, 3, 0, 0):
+        for strategy in (asked, other):
+            strategy.register_in_flight_request(RequestInfo(3))
+        for size in range(1, 20):
+            asked.should_block(RequestInfo(size))
+            asked.delay(RequestInfo(size))
+        answers = [[each.should_block(RequestInfo(n)) for n in range(1, 20)] for each in (asked, other)]
+        assert answers[0] == answers[1]
+        assert {True, False} == {*answers[0]}
+        for strategy in (asked, other):
+            strategy.register_completed_request(ResultInfo(failed, 3))
 
-    assert answers == {False}
-    assert strategy.max_batch_size == 10
+    assert asked.max_batch_size == other.max_batch_size
 
 
 def test_forgetting_what_is_in_flight_keeps_what_was_learnt() -> None:

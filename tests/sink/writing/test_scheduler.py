@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from sink_fakes import config, is_load
 
-from sluice.errors import ServiceError, SluiceError
+from sluice.errors import ServiceError
 from sluice.sink import (
     NoRateLimitingStrategy,
-    Rejection,
     RequestInfo,
     ResultInfo,
     SubmitResult,
@@ -104,15 +103,6 @@ def test_a_batch_waits_until_it_is_full_in_bytes() -> None:
 
     assert driven.add("aaaa", "bbbb") == []
     assert driven.add("cccc") == [["aaaa", "bbbb"]]
-
-
-def test_records_and_bytes_bound_a_batch_together() -> None:
-    """Flink: byte and record limits met together; the one that is reached first ends the batch."""
-    driven = Driven(
-        max_batch_size=3, max_batch_size_in_bytes=10, max_record_size_in_bytes=10, max_in_flight_requests=9
-    )
-
-    assert driven.add("aaaaa", "bbbbb", "c", "d", "e") == [["aaaaa", "bbbbb"], ["c", "d", "e"]]
 
 
 def test_a_batch_of_exactly_the_bytes_is_full() -> None:
@@ -321,16 +311,6 @@ def test_a_strategy_that_lets_some_pass_is_not_named(caplog: pytest.LogCaptureFi
 # --- what is refused ----------------------------------------------------------------------------------
 
 
-def test_refused_entries_are_sent_first_in_their_order() -> None:
-    """Flink: failed entries are retried in the next possible batch with order preserved."""
-    driven = Driven(max_batch_size=3)
-    driven.add(*letters(3))
-    driven.scheduler.add(letters(3, 3), [1] * 3, driven.now)
-    driven.answer(0, "a", "c")
-
-    assert driven.at(1.0).sent() == [["a", "c", "d"]]
-
-
 def test_a_refused_entry_does_not_wait_for_its_batch_to_fill() -> None:
     """It has waited before: after the pause it is sent, with whatever else is buffered."""
     driven = Driven(max_batch_size=3)
@@ -338,27 +318,6 @@ def test_a_refused_entry_does_not_wait_for_its_batch_to_fill() -> None:
     driven.answer(0, "b")
 
     assert driven.at(1.0).sent() == [["b"]]
-
-
-def test_order_holds_when_answers_come_out_of_order() -> None:
-    """Entries of an earlier request are ahead of those of a later one, whichever was answered first."""
-    driven = Driven(max_batch_size=2, max_in_flight_requests=2)
-    driven.add(*letters(4))
-    driven.answer(1, "c", "d")
-    driven.answer(0, "b")
-
-    assert driven.at(1.0).sent(draining=True) == [["b", "c"], ["d"]]
-
-
-def test_a_failed_request_is_sent_again_as_a_whole() -> None:
-    """An error that is not fatal says nothing about any entry: all of them are sent again."""
-    driven = Driven(max_batch_size=2)
-    driven.add("a", "b")
-    driven.fail(0)
-
-    assert driven.at(1.0).sent() == [["a", "b"]]
-    assert driven.scheduler.figures.retries == 2
-    assert driven.scheduler.figures.refused == 2
 
 
 def test_equal_entries_are_told_apart() -> None:
@@ -371,17 +330,6 @@ def test_equal_entries_are_told_apart() -> None:
     assert driven.scheduler.figures.records == 2
 
 
-def test_a_destination_may_change_the_list_it_is_given() -> None:
-    """That changes neither the figures nor what is sent again."""
-    driven = Driven(max_batch_size=2)
-    driven.add("abc", "def")
-    driven.scheduler._in_flight[0].entries.clear()
-    driven.answer(0, "def")
-
-    assert driven.at(1.0).sent(draining=True) == [["def"]]
-    assert driven.scheduler.figures.records == 1
-
-
 def test_a_copy_of_an_entry_is_recognised() -> None:
     """If a destination returns copies, the original entries are sent again."""
     driven = Driven(max_batch_size=2)
@@ -391,41 +339,6 @@ def test_a_copy_of_an_entry_is_recognised() -> None:
     driven.answer(0, copy)
 
     assert driven.at(1.0).sent(draining=True) == [["def"]]
-
-
-def test_a_refused_entry_that_was_not_sent_is_a_mistake() -> None:
-    """The destination cannot be relied on: the writer fails."""
-    driven = Driven(max_batch_size=1)
-    driven.add("a")
-
-    with pytest.raises(SluiceError, match="had not been given"):
-        driven.answer(0, "z")
-
-
-@pytest.mark.parametrize("codes", [{}, {"Busy": 1}])
-def test_an_entry_is_refused_for_now_or_for_good(codes: dict[str, int]) -> None:
-    """Both at once is a mistake: it would become a dead letter and be delivered."""
-    driven = Driven(max_batch_size=2)
-    driven.add("ab", "cd")
-    rejected = [Rejection("ab", "never")]
-    with pytest.raises(SluiceError, match="more often than it had been given"):
-        driven.scheduler.complete(0, SubmitResult(["ab"], codes, rejected), driven.now)
-
-    assert driven.scheduler.rejected == []
-
-
-def test_of_two_equal_entries_one_may_be_refused_for_good() -> None:
-    """They are told apart: none is taken for the other."""
-    driven = Driven(max_batch_size=2)
-    driven.scheduler = SinkScheduler(
-        config(), NoRateLimitingStrategy(), name="fake", is_throttling=is_load, keeps_rejected=True
-    )
-    driven.add("ab", "ab")
-    driven.sent(draining=True)
-    driven.scheduler.complete(0, SubmitResult(["ab"], {}, [Rejection("ab", "never")]), driven.now)
-
-    assert driven.scheduler.failure is None
-    assert (driven.scheduler.buffered, driven.scheduler.figures.records) == (1, 0)
 
 
 # --- pauses -------------------------------------------------------------------------------------------
@@ -844,28 +757,3 @@ def test_each_record_has_its_own_retry_duration() -> None:
     driven.at(61.0).answer(2, "a")
 
     assert "1 record is still not accepted after 61.0 s" in driven.failure
-
-
-def test_the_retry_duration_ends_also_when_nothing_can_be_sent() -> None:
-    """A destination that asks for no request for long does not keep the task for as long."""
-    driven = Driven(max_batch_size=1, max_retry_duration=60.0)
-    driven.add("a")
-    driven.scheduler.complete(0, SubmitResult(["a"], retry_after=1000.0), 0.0)
-    driven.sent()
-    assert driven.scheduler.wake_at == 60.0
-    driven.at(60.0).sent()
-
-    assert "1 record is still not accepted after 60.0 s" in driven.failure
-
-
-def test_the_figures_are_exact_after_refusals() -> None:
-    """Acknowledged records and bytes, requests, retries, refusals."""
-    driven = Driven(max_batch_size=2)
-    driven.add("aa", "bbb")
-    driven.answer(0, "bbb")
-    driven.at(1.0).sent(draining=True)
-    driven.answer(1)
-    figures = driven.scheduler.figures.copy()
-
-    assert (figures.records, figures.bytes) == (2, 5)
-    assert (figures.requests, figures.retries, figures.refused) == (2, 1, 1)

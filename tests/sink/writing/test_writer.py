@@ -24,7 +24,7 @@ from sink_fakes import (
     rows,
 )
 
-from sluice.errors import InvalidRecordError, OptionError, ServiceError, SluiceError
+from sluice.errors import InvalidRecordError, OptionError, SluiceError
 from sluice.sink import (
     AIMDScalingStrategy,
     AsyncSinkWriter,
@@ -92,36 +92,6 @@ def test_80_records_are_80_written() -> None:
     assert destination.stored == [str(n) for n in range(80)]
     assert [len(request) for request in destination.requests] == [10] * 8
     assert writer.figures.records == 80
-
-
-def test_order_after_intermittent_failure() -> None:
-    """Flink: records that are refused now and then are written once each, in order within each request."""
-
-    def every_third_once(number: int, entries: Sequence[str]) -> Outcome:
-        return SubmitResult([entry for entry in entries if int(entry) % 3 == 0] if number % 2 == 0 else [])
-
-    destination = FakeDestination(every_third_once)
-    with writing(destination) as writer:
-        writer.write(rows(str(n) for n in range(40)))
-        writer.flush()
-
-    assert sorted(destination.stored, key=int) == [str(n) for n in range(40)]
-    for request in destination.requests:
-        assert request == sorted(request, key=int)
-
-
-def test_failed_entries_are_retried_in_the_next_batch_in_order() -> None:
-    """Flink: failed entries are at the head of the next possible batch, order preserved."""
-
-    def first_refused(number: int, entries: Sequence[str]) -> Outcome:
-        return SubmitResult([entries[0], entries[2]] if number == 0 else [])
-
-    destination = FakeDestination(first_refused)
-    with writing(destination, max_batch_size=3) as writer:
-        writer.write(rows("abcdef"))
-        writer.flush()
-
-    assert destination.requests == [["a", "b", "c"], ["a", "c", "d"], ["e", "f"]]
 
 
 def test_a_flush_of_nothing_is_no_request() -> None:
@@ -287,32 +257,6 @@ def test_a_retry_storm_stays_within_the_bounds() -> None:
     assert destination.most_running <= 4
 
 
-def test_a_late_success_after_a_timeout_changes_nothing() -> None:
-    """Flink: the entries of a request that timed out are sent again; its late answer is ignored."""
-    clock = ManualClock()
-    late = threading.Event()
-
-    def first_hangs(number: int, _: Sequence[str]) -> Outcome:
-        if number == 0:
-            assert late.wait(PATIENCE)
-        return SubmitResult()
-
-    destination = FakeDestination(first_hangs)
-    with writing(destination, clock=clock, max_batch_size=2, request_timeout=10.0) as writer:
-        writer.write(rows("ab"))
-        eventually(lambda: len(destination.requests) == 1)
-        clock.now += 10.0
-        eventually(lambda: writer.figures.timeouts == 1)
-        clock.now += 1.0
-        eventually(lambda: len(destination.requests) == 2)
-        late.set()
-        writer.flush()
-
-    assert destination.running == 0
-    assert writer.figures.records == 2
-    assert destination.requests == [["a", "b"], ["a", "b"]]
-
-
 def test_a_fatal_error_is_raised_by_the_next_write() -> None:
     """What fails in the background is raised as it was, by every call from then on."""
     destination = FakeDestination(lambda _, __: RefusedError("denied", fatal=True))
@@ -414,16 +358,6 @@ def test_rows_that_were_not_converted_are_not_forgotten() -> None:
         with pytest.raises(ZeroDivisionError):
             writer.write(rows("ab"))
         with pytest.raises(ZeroDivisionError):
-            writer.flush()
-
-
-def test_a_destination_that_answers_nothing_is_a_mistake() -> None:
-    """A destination that returns no SubmitResult neither succeeds nor hangs."""
-    destination = FakeDestination()
-    destination.submit = lambda _: None  # type: ignore[method-assign, assignment, return-value]
-    with writing(destination) as writer:
-        writer.write(rows("a"))
-        with pytest.raises(TypeError, match="returned no SubmitResult"):
             writer.flush()
 
 
@@ -554,15 +488,6 @@ def test_a_record_of_exactly_the_limit_is_written() -> None:
         writer.flush()
 
     assert destination.stored == ["12345"]
-
-
-def test_the_error_of_exhausted_retries_names_the_cause() -> None:
-    """maxRetryDuration: the error has destination, cause, number of records and time."""
-    destination = FakeDestination(lambda _, __: RefusedError("busy"))
-    with writing(destination, max_retry_duration=20.0) as writer:
-        writer.write(rows("abc"))
-        with pytest.raises(ServiceError, match=r"FakeDestination: 3 records are still not .* busy"):
-            writer.flush()
 
 
 def test_the_converter_is_told_the_schema() -> None:
