@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from integration.model import KinesisModel, RealClock
 from integration.model.server import ModelServer, serving
-from integration.support import servers
+from integration.support import left_to_soak, servers
 from integration.support.durations import seconds_of
 from integration.support.fan_out import MARK
 from integration.support.kinesis import Streams
@@ -36,8 +36,10 @@ os.environ[JVM_OPTIONS] = "-XX:TieredStopAtLevel=1"
 _LEFT_OPEN = "ignore:unclosed <socket:ResourceWarning"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The modules that take longest go first, so that no process is left alone with one at the end."""
+    left_to_soak.mark(items)
     ours = [item for item in items if Path(__file__).parent in item.path.parents]
     tests = Counter(_module(item) for item in items)
     items.sort(
