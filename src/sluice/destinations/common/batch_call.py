@@ -270,7 +270,15 @@ class BatchCall:
             target=self._target,
             endpoint=self._endpoint,
         )
-        if translated.code in self._transient:
+        answer = error.response if isinstance(error, sdk.ClientError) else {}
+        cause = cause_of(
+            translated.code,
+            service=self._service,
+            status=answer.get("ResponseMetadata", {}).get("HTTPStatusCode"),
+            message=translated.sentence,
+        )
+        translated.throttling = cause is Cause.LOAD
+        if translated.throttling or translated.code in self._transient:
             translated.retryable = True
         if not is_unanswered(translated):
             self._contact.answered()
