@@ -347,13 +347,6 @@ class WithoutInit(RateLimitingStrategy):
         return request.batch_size < 0
 
 
-def test_a_strategy_without_init_takes_no_settings() -> None:
-    """It is made anew each time."""
-    make = strategy_from_options(read(rateLimiting=f"{__name__}:WithoutInit"), LIMITS)
-
-    assert [make(config()).max_batch_size for _ in range(2)] == [7, 7]
-
-
 class KeywordsAlone(NoRateLimitingStrategy):
     """Is made without an argument, as what it takes has a default and a name."""
 
@@ -416,7 +409,7 @@ def test_a_strategy_whose_constructor_fails_is_named(kind: type, why: str) -> No
 def test_what_is_no_strategy_is_refused() -> None:
     """The error names the methods that it lacks."""
     make = strategy_from_options(read(rateLimiting="builtins:object"), LIMITS)
-    with pytest.raises(OptionError, match="has no register_in_flight_request, register_completed_request"):
+    with pytest.raises(OptionError, match="has no max_batch_size, register_completed_request"):
         make(config())
 
 
@@ -485,16 +478,6 @@ def test_a_strategy_that_can_forget_is_kept_after_a_failure() -> None:
 
     assert failing(NoRateLimitingStrategy)
     assert not failing(Forgetless)
-
-
-def test_the_cache_is_bounded() -> None:
-    """The strategies of queries that ended long ago are dropped."""
-    cache = StrategyCache()
-    for key in range(1000):
-        with cache.lend(key, NoRateLimitingStrategy):
-            pass
-
-    assert len(cache._strategies) <= 100
 
 
 def test_the_cache_drops_what_was_used_longest_ago() -> None:

@@ -28,12 +28,6 @@ __all__ = [
 
 _POSIX: Final = ((os, "getuid"), (select, "poll"))
 """Functions that only POSIX systems have, and that the query server needs."""
-_STRATEGY_PARTS: Final = (
-    "register_in_flight_request",
-    "register_completed_request",
-    "should_block",
-    "max_batch_size",
-)
 
 RATE_LIMITING = Option(
     "rateLimiting",
@@ -117,12 +111,12 @@ def strategy_from_options(
         destination: whose own strategy is taken if no option asks for another one; None if it cannot be made.
     """
     name = values.require(RATE_LIMITING)
-    _check_options_of_aimd(values, name)
+    for needed, options in (("aimd", _AIMD_OPTIONS), ("token-bucket", _TOKEN_BUCKET_OPTIONS)):
+        for option in options:
+            if name.lower() != needed and values.given(option):
+                values.reject(option.key, f"needs '{RATE_LIMITING.key}' {needed}")
     if name.lower() == "token-bucket":
         return _token_bucket(values)
-    for option in _TOKEN_BUCKET_OPTIONS:
-        if values.given(option):
-            values.reject(option.key, f"needs '{RATE_LIMITING.key}' token-bucket")
     if name.lower() == "none":
         return lambda _: NoRateLimitingStrategy()
     if ":" in name:
@@ -146,13 +140,6 @@ def strategy_from_options(
     if own is None or any(map(values.given, (RATE_LIMITING, *_AIMD_OPTIONS))):
         return aimd
     return lambda config: own(config) or aimd(config)
-
-
-def _check_options_of_aimd(values: OptionValues, name: str) -> None:
-    if name.lower() != "aimd":
-        for option in _AIMD_OPTIONS:
-            if values.given(option):
-                values.reject(option.key, f"needs '{RATE_LIMITING.key}' aimd")
 
 
 def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
@@ -209,7 +196,9 @@ def _user_strategy(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig
             raise OptionError(
                 f"option '{RATE_LIMITING.key}' is {name!r}: it cannot be made: {why}"
             ) from error
-        missing = [part for part in _STRATEGY_PARTS if not hasattr(strategy, part)]
+        missing = [
+            part for part in sorted(RateLimitingStrategy.__abstractmethods__) if not hasattr(strategy, part)
+        ]
         if missing:
             raise OptionError(
                 f"option '{RATE_LIMITING.key}' is {name!r}: what it makes has no {', '.join(missing)}"

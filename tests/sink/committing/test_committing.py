@@ -163,16 +163,6 @@ def test_only_what_commit_returns_is_tried_again() -> None:
     assert tried == [["a", "b", "c"], ["b", "c"], ["c"]]
 
 
-def test_the_global_commit_is_tried_again_too() -> None:
-    """Its committable was returned."""
-    answers = iter([["a"], []])
-    made = Recording(behave=lambda call, _: next(answers) if call == "commit globally" else ())
-    commit(made).commit(["a"])
-
-    assert [call for call, _ in made.calls].count("commit globally") == 2
-    assert [call for call, _ in made.calls].count("commit") == 1
-
-
 def test_attempts_are_bounded_and_the_reason_is_given() -> None:
     """The query fails, with the number of committables left; the global committer does not commit."""
     made = Recording(behave=lambda call, _: ["b"] if call == "commit" else ())
@@ -549,14 +539,6 @@ def test_a_committer_that_returns_what_nobody_waits_for_has_not_aborted() -> Non
         commit(destination).abort(["a"])
     with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
         commit(destination, WRITE).commit(["a"])
-
-
-def test_cleaning_up_that_has_not_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    destination: Any = Recording()
-    destination.clean_up = lambda *_, **__: asynchronous()
-    commit(destination).commit(["a"])
-
-    assert "returned a coroutine, so none of it has run" in caplog.text
 
 
 def test_only_the_first_batch_of_a_run_can_have_been_committed_before() -> None:

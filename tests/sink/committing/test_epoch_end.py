@@ -127,27 +127,6 @@ def test_a_listener_is_told_of_the_tasks_of_an_abort() -> None:
     assert read["destination_figures"] == {"parts": 3, "largest_max": 4}
 
 
-def test_a_listener_of_ones_own_tests_makes_progress_as_before() -> None:
-    """With the figures that were there first; and it can be hashed."""
-    old: dict[str, Any] = {"records": 1, "bytes": 1, "requests": 1, "retries": 0, "refused": 0, "timeouts": 0}
-    progress = SinkProgress(
-        outcome="committed",
-        destination="x",
-        query_id=None,
-        batch_id=None,
-        tasks=1,
-        failed_tasks=0,
-        dead_letters=0,
-        duration=0.1,
-        limit=None,
-        rate=None,
-        **old,
-    )
-
-    assert (progress.send_time_p50, progress.refused_by_code, progress.destination_figures) == (None, {}, {})
-    assert len({progress, replace(progress), replace(progress, tasks=2)}) == 2
-
-
 def test_an_abort_is_logged_even_if_no_task_has_succeeded(caplog: pytest.LogCaptureFixture) -> None:
     """As a warning; Spark passes None for tasks that failed."""
     end_epoch(None, "aborted", [None], write_id="w", batch_id=3)

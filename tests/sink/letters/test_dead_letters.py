@@ -6,6 +6,7 @@ import base64
 import errno
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -569,7 +570,11 @@ def test_a_directory_that_only_executors_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_local: bool
 ) -> None:
     """On a cluster the driver may lack what is mounted on the others: it warns, and does not know better."""
-    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     queue = LocalDeadLetterQueue(tmp_path / "not mounted here", ORIGIN)
     if is_local:
         with pytest.raises(OptionError, match=r"cannot be written there: .*Permission denied"):

@@ -23,7 +23,7 @@ def test_no_more_is_made_than_there_is_room_for() -> None:
     taken = EntryTaker(list, 100).take(counted([90] * 500, made), 500, 200)
 
     assert taken.entries == taken.sizes == made == [90, 90, 90]
-    assert (taken.largest, taken.at_most) == (90, 270)
+    assert (taken.largest, taken.total) == (90, 270)
 
 
 def test_an_entry_that_is_larger_than_the_room_is_taken_alone() -> None:
@@ -60,7 +60,7 @@ def test_nothing_is_lost(sizes: list[int], calls: list[tuple[int, int]]) -> None
         taken = taker.take(entries, most, room)
         assert len(taken.entries) <= most
         assert taken.sizes == taken.entries
-        assert sum(taken.sizes) <= taken.at_most or not taken.sizes
+        assert sum(taken.sizes) == taken.total
         assert taken.largest == max(taken.sizes, default=0)
         found += taken.entries
 

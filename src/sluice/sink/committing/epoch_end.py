@@ -88,17 +88,14 @@ def end_epoch(
             commit.abort(committables)
         figures = commit.figures
     try:
-        _tell_figures(setup, _sum(figures, outcome, batch_id, done, failed_tasks=len(results) - len(done)))
+        progress = _sum(figures, outcome, batch_id, done, failed_tasks=len(results) - len(done))
+        # A warning for an abort: rows that the destination has acknowledged stay there and are written again.
+        _log.log(logging.INFO if outcome == "committed" else logging.WARNING, "%s", progress.line)
+        post(lambda: {"kind": "sink", **asdict(progress)})
+        if setup is not None and setup.load_listener is not None:
+            _call_listener(setup.load_listener, progress)
     except Exception:  # noqa: BLE001 - the epoch has ended: an error here would make Spark abort it
         _log.exception("batch %s is %s; its figures are lost", batch_id, outcome)
-
-
-def _tell_figures(setup: SinkSetup | None, progress: SinkProgress) -> None:
-    # A warning for an abort: rows that the destination has acknowledged stay there and are written again.
-    _log.log(logging.INFO if progress.outcome == "committed" else logging.WARNING, "%s", progress.line)
-    post(lambda: {"kind": "sink", **asdict(progress)})
-    if setup is not None and setup.load_listener is not None:
-        _call_listener(setup.load_listener, progress)
 
 
 def _epoch(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
-import errno
 import logging
 import os
 import re
@@ -164,10 +163,6 @@ class LocalDeadLetterQueue:
         try:
             while not place.exists():
                 place = place.parent
-            if place != self._directory.absolute() and place.is_dir():
-                if os.access(place, os.W_OK | os.X_OK):
-                    return
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
             with tempfile.TemporaryFile(dir=place):
                 return
         except OSError as error:

@@ -64,6 +64,6 @@ class ValidRows(Generic[EntryT]):
                     self._put_aside(rows, error.reason)
                 continue
             taken = measured(entries, self._sizes_of(entries))
-            fill_a_request = int(self._request_bytes * rows.num_rows / max(1, taken.at_most))
+            fill_a_request = int(self._request_bytes * rows.num_rows / max(1, taken.total))
             self._slice = max(1, min(2 * self._slice, _LONGEST_SLICE, fill_a_request))
             yield taken

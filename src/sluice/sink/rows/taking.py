@@ -22,13 +22,13 @@ class TakenEntries(Generic[EntryT]):
 
     Attributes:
         largest: the largest size.
-        at_most: what all of them have at most; to add up their sizes takes longer.
+        total: of all sizes.
     """
 
     entries: list[EntryT]
     sizes: list[int]
     largest: int = 0
-    at_most: int = 0
+    total: int = 0
 
 
 def measured(entries: list[EntryT], sizes: list[int]) -> TakenEntries[EntryT]:
@@ -57,8 +57,8 @@ class EntryTaker(Generic[EntryT]):
     def take(self, entries: Iterator[EntryT], most: int, room: int) -> TakenEntries[EntryT]:
         """Takes at most that many, and no more once they have `room` bytes: the last ones may have more."""
         taken: TakenEntries[EntryT] = TakenEntries([], [])
-        while (missing := most - len(taken.entries)) and taken.at_most < room:
-            left = room - taken.at_most
+        while (missing := most - len(taken.entries)) and taken.total < room:
+            left = room - taken.total
             likely = min(self._longest, left // (2 * self._largest or 1))
             length = int(min(missing, max(1, likely, left // self._limit)))  # sizes may be fractions
             piece = list(islice(entries, length))
@@ -68,12 +68,7 @@ class EntryTaker(Generic[EntryT]):
             self._largest = max(sizes)
             self._longest = min(2 * length, _LONGEST_PIECE)
             taken.largest = max(taken.largest, self._largest)
-            if taken.entries:
-                taken.entries += piece
-                taken.sizes += sizes
-            else:
-                taken.entries, taken.sizes = piece, sizes
-            taken.at_most += self._largest * len(piece)
-            if taken.at_most >= room:
-                taken.at_most = sum(taken.sizes)
+            taken.entries += piece
+            taken.sizes += sizes
+            taken.total += sum(sizes)
         return taken

@@ -44,39 +44,35 @@ def json_text(value: Any, *, ensure_ascii: bool = True, separators: tuple[str, s
     return json.dumps(json_value(value), ensure_ascii=ensure_ascii, separators=separators, allow_nan=False)
 
 
-def json_value(value: Any) -> Any:
+def json_value(value: Any, _above: tuple[int, ...] = ()) -> Any:
     """A value of Python as JSON has it.
 
     Numbers that are not finite become the strings ``NaN``, ``Infinity`` and ``-Infinity``, as Spark writes
     them; bytes become base64; what JSON has no form for becomes its text, and so does what holds itself, or
     is more than a hundred levels deep. Of keys that become one text, the second has a number.
     """
-    return _json_value(value, ())
-
-
-def _json_value(value: Any, above: tuple[int, ...]) -> Any:
-    """`above` has the identities of the mappings and lists that `value` is in."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else not_finite_text(value)
     if isinstance(value, int):
         return value if value.bit_length() < _LONG_INT else hex(value)
-    if id(value) in above or len(above) == _MAX_DEPTH:
+    if id(value) in _above or len(_above) == _MAX_DEPTH:
         return _shown(value)
     try:
-        return _composed_value(value, (*above, id(value)))
+        return _composed_value(value, (*_above, id(value)))
     except Exception:  # noqa: BLE001 - a type of the user's own that does not do what it says
         return _shown(value)
 
 
 def _composed_value(value: Any, above: tuple[int, ...]) -> Any:
+    """`above` has the identities of the mappings and lists that `value` is in, and its own."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     if isinstance(value, Mapping):
-        return unique_names((_key(key), _json_value(each, above)) for key, each in value.items())
+        return unique_names((_key(key), json_value(each, above)) for key, each in value.items())
     if isinstance(value, list | tuple):
-        return [_json_value(each, above) for each in value]
+        return [json_value(each, above) for each in value]
     return _shown(value)
 
 

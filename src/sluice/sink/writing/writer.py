@@ -321,7 +321,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         """How many entries from `start` on there is room for; the last one may need more than is left."""
         most = min(self._most_at_once, len(taken.entries) - start)
         room = self._scheduler.room_in_bytes
-        if taken.at_most <= room:
+        if taken.total <= room:
             return most
         sums = list(accumulate(islice(taken.sizes, start, start + most)))
         return min(1 + bisect_left(sums, room), most)
