@@ -31,7 +31,6 @@ from sluice.sink.writing.outage import PAUSES, Outage, Standstill
 from sluice.sink.writing.refusals import (
     IsThrottling,
     RefusalCause,
-    code_of,
     throttled_by_codes,
     throttled_by_error,
 )
@@ -235,12 +234,10 @@ class SinkScheduler(Generic[EntryT]):
         throttled = throttled_by_error(error, size, self._is_throttling)
         self._report_to_strategy(request, size, throttled, ended_at)
         if fatal or self._config.fail_on_error:
-            self.figures.refuse(self._records(request.batch), {code_of(error): size}, size)
             self.stop(error)
-        else:
-            self._requeue(request, request.batch.items, RefusalCause.of_error(error), now)
-            if isinstance(error, ServiceError):
-                self._wait_for(error.retry_after, now)
+        self._requeue(request, request.batch.items, RefusalCause.of_error(error), now)
+        if isinstance(error, ServiceError):
+            self._wait_for(error.retry_after, now)
 
     def record_dead_letter(self) -> None:
         """A record that can never be delivered was put aside."""
@@ -387,16 +384,13 @@ class SinkScheduler(Generic[EntryT]):
             self._buffer.mark_timed_out(request.batch)
             self.figures.timeouts += 1
             self.figures.send_time.record(now - request.sent_at)
-            size = len(request.batch)
-            self._report_to_strategy(request, size, 0, now)
+            self._report_to_strategy(request, len(request.batch), 0, now)
             cause = RefusalCause("RequestTimeout", f"no answer within {timeout:g} s")
             if self._config.fail_on_timeout:
                 records = self._records(request.batch)
-                self.figures.refuse(records, {cause.code: size}, size)
                 text = f"a request of {records} records got {cause.text} (failOnTimeout is true)"
                 self.stop(ServiceError(f"{self._name}: {text}", target=self._name, code=cause.code))
-            else:
-                self._requeue(request, request.batch.items, cause, now)
+            self._requeue(request, request.batch.items, cause, now)
 
     @property
     def _give_up_running_at(self) -> float:
