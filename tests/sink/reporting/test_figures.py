@@ -157,15 +157,6 @@ def test_refusals_by_code(
     assert figures.refused_by_code == expected
 
 
-def test_counts_that_are_none_are_passed_over() -> None:
-    """They were but text in a message once, and a destination may give anything."""
-    figures = SinkFigures()
-    odd: Any = {"A": None, "B": "many", "C": 1.5, "D": 1}
-    figures.refuse(2, odd, 2)
-
-    assert figures.refused_by_code == {"D": 1, UNKNOWN: 1}
-
-
 def test_codes_are_bounded_and_none_is_lost() -> None:
     """A destination that makes codes of ids does not take the driver's memory."""
     figures = SinkFigures()

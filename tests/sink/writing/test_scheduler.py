@@ -11,6 +11,7 @@ from sink_fakes import config, is_load
 from sluice.errors import ServiceError
 from sluice.sink import (
     NoRateLimitingStrategy,
+    RateLimitingStrategy,
     RequestInfo,
     ResultInfo,
     SubmitResult,
@@ -57,7 +58,7 @@ class Driven:
         return str(self.scheduler.failure)
 
 
-class Recording:
+class Recording(RateLimitingStrategy):
     """A strategy that blocks on demand and keeps what it was told."""
 
     def __init__(self, *, most: int = 1000) -> None:

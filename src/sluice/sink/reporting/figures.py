@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from numbers import Integral
 from typing import Any, Final
 
 from sluice.sink.reporting.histogram import Histogram
@@ -111,7 +110,7 @@ class SinkFigures:
             entries: that were not accepted; those that `codes` leaves out have no code.
         """
         self.refused += records
-        counted = {str(code): int(n) for code, n in codes.items() if isinstance(n, Integral) and n > 0}
+        counted = {code: int(n) for code, n in codes.items() if n >= 1}
         missing = entries - sum(counted.values())
         if missing > 0:
             counted[UNKNOWN] = counted.get(UNKNOWN, 0) + missing

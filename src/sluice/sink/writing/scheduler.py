@@ -23,7 +23,7 @@ from sluice.sink.contracts import (
     SubmitResult,
 )
 from sluice.sink.reporting.figures import SinkFigures
-from sluice.sink.user_code.loading import adopted, run
+from sluice.sink.user_code.loading import run
 from sluice.sink.user_code.mistakes import checked_number
 from sluice.sink.writing.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.writing.keyed_buffer import KeyedBuffer
@@ -96,7 +96,7 @@ class SinkScheduler(Generic[EntryT]):
         keeps_rejected: bool = False,
     ) -> None:
         self._config = config
-        self._strategy: RateLimitingStrategy = adopted(strategy, RateLimitingStrategy)
+        self._strategy = strategy
         self._name = name
         self._jitter = jitter
         self._records_in = records_in
