@@ -45,6 +45,8 @@ class RefusalCause(NamedTuple):
 
 def throttled_by_codes(codes: Mapping[str, int], failed: int, is_throttling: IsThrottling) -> int:
     """How many of the `failed` entries of an answer were refused for load."""
+    if not failed:
+        return 0
     # The codes are for messages: a destination may count the parts of an entry.
     return min(failed, sum(count for code, count in (codes or {"": failed}).items() if is_throttling(code)))
 
