@@ -152,7 +152,7 @@ def test_a_log_that_cannot_search_by_time_passes(history: list[tuple[Any, ...]])
     check_history(subject, history)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(history=histories(events=RESHARDS))
 def test_kinesis_passes(history: list[tuple[Any, ...]]) -> None:
     """By the strict model."""

@@ -164,12 +164,12 @@ def test_a_task_without_server_fails(*, was_there: bool) -> None:
 
 def test_a_writer_without_server_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the error of the strategy; no entry is sent, and `close` has nothing to wait for."""
-    monkeypatch.setattr(strategy_module, "_LEAST_PATIENCE", 0.2)
+    monkeypatch.setattr(strategy_module, "_LEAST_PATIENCE", 1.0)
     destination = FakeDestination()
     with held_port() as port:
         connection = ServerConnection(Address("127.0.0.1", port, b"s" * 32, b"s"))
         bucket = Join("q", 100.0, 50.0, starts_full=True)
-        strategy = SharedBucketStrategy(bucket, "records", connection, patience=0.2)
+        strategy = SharedBucketStrategy(bucket, "records", connection, patience=1.0)
         writer = AsyncSinkWriter(destination, config(), strategy)
         writer.write(rows("abc"))
         with pytest.raises(SluiceError, match=f"127.0.0.1:{port}.*tokenBucketAddress") as error:
