@@ -119,6 +119,16 @@ def test_a_whole_refusal_beside_others_lowers_what_may_be_in_flight_and_nothing_
     assert sender.strategy.delay(RequestInfo(100)) == math.inf, "three are in flight, and two may be"
 
 
+def test_a_request_that_others_overtake_is_refused_beside_them() -> None:
+    """It was alone when it was sent. The first answer of all must not take the pace down to nothing."""
+    sender = Sender()
+    flying = sender.fly(2)
+    sender.answer(flying[0], refused=100)
+
+    assert sender.strategy.rate == 1000
+    assert sender.strategy.limit == 100
+
+
 def test_the_factor_and_the_increase_are_the_users() -> None:
     sender = Sender(increase=30, factor=0.75)
     flying = sender.fly(4)

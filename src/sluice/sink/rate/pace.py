@@ -90,9 +90,9 @@ class Pace:
         if self._starting and part < _CLEAR:
             self.rate = max(self.rate, min(self.rate * math.exp(min(1.0, _START_GROWTH * seconds)), 2 * rate))
             return
-        if self._starting:
-            self._starting = False
+        if self._starting and part < 1:
             self.rate = max(self._accepted, rate * (1 - part))
+        self._starting = False
         grown = min(_FASTEST, 1 + _GROWTH * self._calm**2)
         at_rest = _REFUSED * (1 + _SLOW / (rate + _SLOW))
         target = rate * (1 - part) / (1 - at_rest) * grown

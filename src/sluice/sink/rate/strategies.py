@@ -196,16 +196,17 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
         now, entries, refused = self._clock(), result.batch_size, result.throttled_messages
         sent_at = now if result.started_at is None else result.started_at
         sent = self._in_flight.pop(result.started_at, _Sent(self._pace.rate, self._messages, waited=False))
+        beside = max(sent.messages, self._messages)  # in flight while it was
         self._forget(result)
         if not self._requests:
             self._in_flight.clear()  # also what is left of callers that tell instants of requests alone
         if not (result.accepted or refused):
             return
         self._latency += (now - sent_at - self._latency) * _LATENCY_WEIGHT
-        if refused == entries < sent.messages:
+        if refused == entries < beside:
             self._pace.hold()
             if sent_at > self._lowered_at:  # else it was sent before, and tells nothing new
-                at_most = min(self._limit, sent.messages)  # more was not in flight
+                at_most = min(self._limit, beside)
                 self._limit = max(1, min(self._scaling.scale_down(at_most), at_most - 1))
                 self._lowered_at, self._accepted_since = now, 0
             return
