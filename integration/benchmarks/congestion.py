@@ -181,6 +181,16 @@ def rows() -> Iterator[Row]:
             refused=0.15,
             settled=99.0,
         )
+        for batch, latency in ((1, 0.1), (1, 0.3), (10, 0.3), (500, 0.1)):
+            limited = replace(base, capacity=50.0 * batch, burst=1e9, requests_a_second=50.0, batch=batch)
+            yield Row(
+                f"50 requests/s of {batch}, latency={latency:g}s {end}",
+                replace(limited, latency=latency),
+                (10, 40),
+                0.75,
+                0.3,
+                settled=99.0,
+            )
         for most in (1, 4, 20):
             limited = replace(base, capacity=1e9, at_a_time=most, batch=50)
             least = max(1, most // tasks)

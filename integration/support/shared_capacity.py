@@ -49,6 +49,7 @@ class Scenario:
         hot: of two buckets (shards) with half of the capacity each, the share of entries that the first one
             gets; 0.0: there is one bucket.
         at_a_time: requests that the service works on at a time; it refuses others as a whole. None: any.
+        requests_a_second: that it takes, with a burst of a tenth of a second; it refuses others as a whole.
         stall: seconds for which a writer does nothing after every `stall_every` entries.
         pauses: (seconds of the capacity, seconds): micro-batches of so many rows, and how long a task waits
             from the last answer to the next rows; None: there are always rows.
@@ -74,6 +75,7 @@ class Scenario:
     refused_entries: float = 0.0
     hot: float = 0.0
     at_a_time: int | None = None
+    requests_a_second: float = math.inf
     stall: float = 0.0
     stall_every: int = 10_000
     pauses: tuple[float, float] | None = None
@@ -127,11 +129,20 @@ class Service:
         self._shards = 2 if scenario.hot else 1
         self._tokens = [self._level()] * self._shards  # in entries
         self.running = 0  # requests that it works on
+        self._requests_counted = 0.0
+        self._requests = max(1.0, scenario.requests_a_second / 10)  # tokens
 
     def answer(self, entries: Sequence[int], sizes: Sequence[int], now: float) -> Answer:
         scenario, draw = self._scenario, self._random.random
         if scenario.at_a_time is not None and self.running >= scenario.at_a_time:
             return Answer(set(entries), set(), turned_away=True)
+        if scenario.requests_a_second < math.inf:
+            rate = scenario.requests_a_second
+            self._requests += (now - self._requests_counted) * rate
+            self._requests, self._requests_counted = min(self._requests, max(1.0, rate / 10)), now
+            if self._requests < 1:
+                return Answer(set(entries), set(), turned_away=True)
+            self._requests -= 1
         self.running += 1
         if draw() < scenario.failing_requests:
             return Answer(set(), set(), error=True)

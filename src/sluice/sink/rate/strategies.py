@@ -181,6 +181,7 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
         self._latency = 0.0  # seconds until an answer, averaged
         self._lowered_at = -math.inf
         self._accepted_since = 0  # requests
+        self._grown = 0.0  # of an entry, by which the limit is to grow
 
     def use_clock(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -213,7 +214,11 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
         if result.accepted:
             self._accepted_since += 1
             if self._accepted_since > _PATIENCE:
-                self._limit = max(self._limit, self._scaling.scale_up(self._limit))
+                # At most one request more in the time of an answer, as in TCP.
+                step = self._scaling.scale_up(self._limit) - self._limit
+                self._grown += max(0.0, min(step, entries * entries / self._limit))
+                self._limit += int(self._grown)
+                self._grown %= 1
         self._pace.answered(entries - refused, refused, now, rate=sent.rate, waited=sent.waited)
 
     def delay(self, request: RequestInfo) -> float:
