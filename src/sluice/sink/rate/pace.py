@@ -24,6 +24,7 @@ _GROWTH: Final = 0.03  # in `_SETTLE`, times the square of the seconds of sendin
 _FASTEST: Final = 1.6  # growth in `_SETTLE`, at most, as a factor
 _FLOOR: Final = 0.1  # the part of what was accepted lately below which the pace does not fall
 _LATELY: Final = 5.0  # seconds over which that is averaged
+_MOST: Final = 2.0  # times what was accepted lately, if requests are refused and not for the pace
 _SLACK: Final = 0.05  # seconds of the pace that a late sender may catch up on
 _SPREAD: Final = 0.6  # the range of random distances, as a part of the mean: it keeps tasks out of step
 
@@ -54,6 +55,7 @@ class Pace:
         self._starting = True
         self._calm = 0.0  # seconds of sending since the last refusal
         self._accepted = 0.0  # entries a second, lately
+        self._known = 0.0
         self._counted_at: float | None = None
 
     def wait(self, now: float) -> float:
@@ -103,13 +105,18 @@ class Pace:
         self.rate += (target - self.rate) * min(1.0, seconds / settle)
         self.rate = max(1.0, _FLOOR * self._accepted, self.rate)
 
-    def hold(self) -> None:
-        """Stays where it is: requests are refused, and not for the pace."""
+    def hold(self, now: float) -> None:
+        """Requests are refused, and not for the pace: it only keeps them from being sent in bursts."""
         self._starting = False
         self._calm = 0.0
+        self._count(0, now)
+        if self._accepted:
+            self.rate = max(1.0, min(self.rate, _MOST * self._accepted))
 
-    def _count(self, accepted: int, now: float) -> None:
+    def _count(self, entries: int, now: float) -> None:
         passed = max(1e-9, now - (now if self._counted_at is None else self._counted_at))
         self._counted_at = now
         kept = math.exp(-passed / _LATELY)
-        self._accepted = self._accepted * kept + accepted / passed * (1 - kept)
+        known = self._known * kept  # the weight of what is known: little at first
+        self._known = known + 1 - kept
+        self._accepted = (self._accepted * known + entries / passed * (1 - kept)) / self._known

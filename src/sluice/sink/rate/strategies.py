@@ -205,7 +205,7 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
             return
         self._latency += (now - sent_at - self._latency) * _LATENCY_WEIGHT
         if refused == entries < beside:
-            self._pace.hold()
+            self._pace.hold(now)
             if sent_at > self._lowered_at:  # else it was sent before, and tells nothing new
                 at_most = min(self._limit, beside)
                 self._limit = max(1, min(self._scaling.scale_down(at_most), at_most - 1))
