@@ -213,7 +213,11 @@ def test_all_mistakes_are_in_one_error() -> None:
 
 @pytest.mark.parametrize(
     ("given", "limits"),
-    [({}, (99, 100)), ({"aimdDecreaseFactor": "0.5"}, (50, 60)), ({"aimdIncrease": "3"}, (99, 100))],
+    [
+        ({}, (99, 100)),
+        ({"aimdDecreaseFactor": "0.5"}, (50, 52)),
+        ({"aimdDecreaseFactor": "0.5", "aimdIncrease": "1"}, (50, 51)),
+    ],
 )
 def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], limits: tuple[int, int]) -> None:
     """It starts with the highest limit; the factor is the destination's unless given."""
@@ -226,11 +230,11 @@ def test_aimd_is_the_default_and_its_options_reach_it(given: dict[str, str], lim
     down = strategy.limit
     for at in range(9):
         strategy.register_completed_request(ResultInfo(0, 10, started_at=float(at)))
+    assert down == limits[0]
     for _ in range(12):
         strategy.register_in_flight_request(RequestInfo(10))
         strategy.register_completed_request(ResultInfo(0, 10))
-
-    assert (down, strategy.limit) == limits
+    assert strategy.limit == limits[1]
 
 
 class WithItsOwn:
@@ -255,6 +259,23 @@ def test_a_destination_may_have_its_own_strategy(given: dict[str, str], kind: ty
     strategy = strategy_from_options(read(**given), LIMITS, destination)(config(max_in_flight_requests=10))
 
     assert isinstance(strategy, kind)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"), [(object(), "has no max_batch_size, register_completed"), (None, None)]
+)
+def test_what_a_destination_makes_is_checked(made: Any, message: str | None) -> None:
+    class Making:
+        def create_strategy(self, _: AsyncSinkConfig) -> Any:
+            return made
+
+    destination: Any = Making()
+    create = strategy_from_options(read(), LIMITS, destination)
+    if message is None:
+        assert isinstance(create(config(max_in_flight_requests=10)), PacedRateLimitingStrategy)
+        return
+    with pytest.raises(OptionError, match=f"'create_strategy' of Making: what it makes {message}"):
+        create(config(max_in_flight_requests=10))
 
 
 def test_a_token_bucket_is_made_from_its_options() -> None:

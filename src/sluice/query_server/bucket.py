@@ -95,8 +95,9 @@ class _Bucket:
         """The tasks that wait, and an estimate of the seconds until they get their tokens."""
         missing = -self._level
         for task, tokens in self._queue:
+            # A bucket that is full grants any number, and is in debt then.
+            yield task, max(0.0, (missing + min(tokens, self._burst)) / self._rate)
             missing += tokens
-            yield task, max(0.0, missing / self._rate)
 
     @property
     def wait(self) -> float:

@@ -123,6 +123,13 @@ def strategy_from_options(
         return _user_strategy(values, name)
     if name.lower() != "aimd":
         values.reject_value(RATE_LIMITING, "allowed are aimd, token-bucket, none, or package.module:Name")
+    return _aimd(values, limits, destination)
+
+
+def _aimd(
+    values: OptionValues, limits: SinkLimits, destination: Destination[Any] | None
+) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
+    """The default, or what the destination has in its place."""
     increase = values.require(AIMD_INCREASE)
     factor = values.get(AIMD_DECREASE_FACTOR) or limits.aimd_decrease_factor
 
@@ -139,7 +146,26 @@ def strategy_from_options(
     own = getattr(destination, "create_strategy", None)
     if own is None or any(map(values.given, (RATE_LIMITING, *_AIMD_OPTIONS))):
         return aimd
-    return lambda config: own(config) or aimd(config)
+    what = f"'create_strategy' of {type(destination).__name__}"
+    return lambda config: _made(lambda: own(config) or aimd(config), what)
+
+
+def _made(make: Callable[[], Any], what: str) -> RateLimitingStrategy:
+    """The strategy that code of the user makes.
+
+    Raises:
+        OptionError: it makes none.
+    """
+    try:
+        strategy = make()
+    except Exception as error:
+        raise OptionError(f"{what}: it cannot be made: {type(error).__name__}: {error}") from error
+    missing = [
+        part for part in sorted(RateLimitingStrategy.__abstractmethods__) if not hasattr(strategy, part)
+    ]
+    if missing:
+        raise OptionError(f"{what}: what it makes has no {', '.join(missing)}")
+    return cast("RateLimitingStrategy", strategy)
 
 
 def _token_bucket(values: OptionValues) -> Callable[[AsyncSinkConfig], RateLimitingStrategy]:
@@ -188,21 +214,6 @@ def _user_strategy(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig
         values.reject_value(RATE_LIMITING, f"it cannot be loaded: {error}")
         return lambda _: NoRateLimitingStrategy()
 
-    def user_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-        try:
-            strategy = make(config) if takes_config else make()
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise OptionError(
-                f"option '{RATE_LIMITING.key}' is {name!r}: it cannot be made: {why}"
-            ) from error
-        missing = [
-            part for part in sorted(RateLimitingStrategy.__abstractmethods__) if not hasattr(strategy, part)
-        ]
-        if missing:
-            raise OptionError(
-                f"option '{RATE_LIMITING.key}' is {name!r}: what it makes has no {', '.join(missing)}"
-            )
-        return cast("RateLimitingStrategy", strategy)
-
-    return user_strategy
+    return lambda config: _made(
+        lambda: make(config) if takes_config else make(), f"'{RATE_LIMITING.key}' is {name!r}"
+    )

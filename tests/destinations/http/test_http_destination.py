@@ -229,6 +229,17 @@ def test_an_error_s_word_outdoes_the_row_s_status(endpoint: Any) -> None:
     assert [each.entry for each in result.rejected] == [DOCUMENTS[2]]
 
 
+def test_an_error_s_word_counts_beside_a_status_of_true(endpoint: Any) -> None:
+    """The row would be taken for delivered."""
+    results = [{"status": True, "error": " forbidden "}, {"status": True}, {"status": True, "error": "x"}]
+    endpoint(lambda _: answer(200, results))
+    paths = {"resultsPath": "$", "resultStatusPath": "$.status", "resultErrorPath": "$.error"}
+    result = destination(**paths, fatalErrors="forbidden").submit(DOCUMENTS)
+
+    assert result.failed == []
+    assert [each.entry for each in result.rejected] == [DOCUMENTS[0]]
+
+
 def test_results_that_do_not_fit_are_a_damaged_answer(endpoint: Any) -> None:
     """It is sent again: none of its rows is known to have been accepted."""
     endpoint(lambda _: answer(200, [{"status": 201}]))

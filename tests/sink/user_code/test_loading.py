@@ -178,6 +178,7 @@ def opened_with(open_: Any) -> list[Any]:
         lambda calls: lambda _, schema, origin: calls.append((schema, origin)),
         lambda calls: lambda _, schema, task: calls.append((schema, task)),
         lambda calls: lambda _, schema, origin=None: calls.append((schema, origin)),
+        lambda calls: lambda _, schema, *, origin: calls.append((schema, origin)),
     ],
 )
 def test_a_converter_is_told_which_task_it_works_for(open_: Any) -> None:

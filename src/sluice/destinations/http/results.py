@@ -120,7 +120,7 @@ class ResultPaths:
                 # With a wrong path, or of a null, all rows would count as accepted.
                 raise ValueError(f"a result has no '{self.status.text}'")
         if not refused:
-            return RowResult(_ACCEPTED_STATUS, "", "")
+            return RowResult(_ACCEPTED_STATUS, "", message)
         return RowResult(None, message if _CODE.fullmatch(message) else UNNAMED, message)
 
 

@@ -77,5 +77,5 @@ class StatusRules:
             status: None: the row was refused without a status.
             error: in the endpoint's words; empty if there is none.
         """
-        named = self._errors.get(error.lower())
+        named = self._errors.get(error.strip().lower())
         return named or ("retried" if status is None else self.verdict(status))

@@ -70,10 +70,13 @@ def takes_argument(make: Any) -> bool:
 
 def open_converter(converter: ElementConverter[Any], schema: StructType, origin: Origin) -> None:
     """Opens a converter; with the schema alone if its `open` takes no `origin`."""
-    second = list(inspect.signature(converter.open).parameters.values())[1:2]
+    parameters = inspect.signature(converter.open).parameters
+    if "origin" in parameters and parameters["origin"].kind is not Parameter.POSITIONAL_ONLY:
+        run(converter.open, schema, origin=origin)
+        return
     takes_origin = any(
-        each.kind in _BY_POSITION[:2] and (each.name == "origin" or each.default is Parameter.empty)
-        for each in second
+        each.kind in _BY_POSITION[:2] and each.default is Parameter.empty
+        for each in list(parameters.values())[1:2]
     )
     run(converter.open, schema, *([origin] if takes_origin else []))
 

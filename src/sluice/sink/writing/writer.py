@@ -362,7 +362,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             raise InvalidRecordError(
                 f"{self.name}: the first {_FIRST_ROWS} rows of this task were all refused. The first reason: "
                 f"{self._first_reason}. The next rows would probably be refused, too: check the columns, the "
-                "options of the destination and elementConverter"
+                "options of the destination and elementConverter, or filter such rows before the sink"
             )
 
     def _fail(self, answer: Answer[EntryT], error: BaseException, now: float) -> None:
