@@ -215,5 +215,5 @@ def _user_strategy(values: OptionValues, name: str) -> Callable[[AsyncSinkConfig
         return lambda _: NoRateLimitingStrategy()
 
     return lambda config: _made(
-        lambda: make(config) if takes_config else make(), f"'{RATE_LIMITING.key}' is {name!r}"
+        lambda: make(config) if takes_config else make(), f"option '{RATE_LIMITING.key}' is {name!r}"
     )
