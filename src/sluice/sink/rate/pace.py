@@ -17,10 +17,8 @@ _SETTLE: Final = 1.5  # seconds of sending over which answers are averaged
 _FALL: Final = 0.5  # the refused part of a request that shows a fall of the capacity
 _SETTLE_AFTER_FALL: Final = 0.2  # seconds of sending in which the pace follows a fall
 _REFUSED: Final = 0.025  # the refused part at which a fast task rests: it tests the limit all the time
-_SLOW: Final = (
-    200.0  # entries a second; well below, twice as much is refused, so slow tasks gain on fast ones
-)
-_GROWTH: Final = 0.03  # in `_SETTLE`, times the square of the seconds of sending since the last refusal
+_SLOW: Final = 200.0  # entries a second: well below, a task rests at twice that, and so gains on fast ones
+_GROWTH: Final = 0.03  # of the target, times the square of the seconds of sending since the last refusal
 _FASTEST: Final = 1.6  # growth in `_SETTLE`, at most, as a factor
 _FLOOR: Final = 0.1  # the part of what was accepted lately below which the pace does not fall
 _LATELY: Final = 5.0  # seconds over which that is averaged
@@ -30,14 +28,15 @@ _SPREAD: Final = 0.6  # the range of random distances, as a part of the mean: it
 
 
 class Pace:
-    """Entries a second, learned by one rule.
+    """Entries a second, learned by one rule after a fast start.
 
     Let *r* be the pace at which a request was sent, and *p* the part of it that was refused for load. Its
     answer moves the pace towards slightly more than *r (1 - p)*. So the pace settles where a small part is
-    refused. While nothing is refused, it grows, slowly at first.
+    refused. At the start it grows fast, until a request is clearly refused. After that, it grows while
+    nothing is refused: slowly after a refusal, and then faster.
 
-    Only requests that had to wait for the pace are evidence for a higher one. A sender without rows, or one
-    that waits for answers, learns nothing from being accepted.
+    A request that is accepted as a whole raises the pace only if it had to wait for the pace. A sender
+    without rows, or one that waits for answers, learns nothing from being accepted.
 
     Each method is told the time, in seconds of one monotonic clock.
 
@@ -62,8 +61,8 @@ class Pace:
         """Seconds until the next request is due."""
         return max(0.0, self._next - now)
 
-    def holds_up(self, now: float) -> bool:
-        """Whether a request that is sent now had to wait for the pace, and for nothing else."""
+    def was_awaited(self, now: float) -> bool:
+        """Whether a request sent now had to wait for the pace, and is late by one distance at most."""
         return self._must_wait and now <= self._next + self._distance
 
     def sent(self, entries: int, now: float) -> None:
@@ -81,7 +80,7 @@ class Pace:
             accepted, refused: entries.
             now: the time.
             rate: the pace when the request was sent.
-            waited: see `holds_up`.
+            waited: see `was_awaited`.
         """
         entries = accepted + refused
         self._count(accepted, now)

@@ -143,8 +143,9 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
 
     `Pace` learns the entries a second from what is refused for load. A request that is refused for load as a
     whole, while others were in flight, is no sign of the pace: servers answer like this that limit requests
-    at a time. It scales the limit in flight down. After `_PATIENCE` accepted requests, each further one
-    scales it up. If nothing is in flight, a request of any size may be sent.
+    at a time. Such a refusal lowers the limit in flight. Once `_PATIENCE` requests were accepted since
+    then, at least in part, each further one raises it. If nothing is in flight, a request of any size may be
+    sent.
 
     A request that fails as a whole for another reason than load changes nothing. An entry that fails by
     itself did get through.
@@ -189,7 +190,7 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
     def register_in_flight_request(self, request: RequestInfo) -> None:
         super().register_in_flight_request(request)
         now = self._clock() if request.started_at is None else request.started_at
-        sent = _Sent(self._pace.rate, self._messages, self._pace.holds_up(now))
+        sent = _Sent(self._pace.rate, self._messages, self._pace.was_awaited(now))
         self._in_flight[request.started_at] = sent
         self._pace.sent(request.batch_size, now)
 
@@ -200,7 +201,7 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
         beside = max(sent.messages, self._messages)  # in flight while it was
         self._forget(result)
         if not self._requests:
-            self._in_flight.clear()  # also what is left of callers that tell instants of requests alone
+            self._in_flight.clear()  # also of callers that set `started_at` on requests alone
         if not (result.accepted or refused):
             return
         self._latency += (now - sent_at - self._latency) * _LATENCY_WEIGHT
