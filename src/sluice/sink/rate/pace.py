@@ -23,6 +23,7 @@ _FASTEST: Final = 1.6  # growth in `_SETTLE`, at most, as a factor
 _FLOOR: Final = 0.1  # the part of what was accepted lately below which the pace does not fall
 _LATELY: Final = 5.0  # seconds over which that is averaged
 _MOST: Final = 2.0  # times what was accepted lately, if requests are refused and not for the pace
+_SHORTEST: Final = 0.1  # seconds for which something is averaged, at least
 _SLACK: Final = 0.05  # seconds of the pace that a late sender may catch up on
 _SPREAD: Final = 0.6  # the range of random distances, as a part of the mean: it keeps tasks out of step
 
@@ -54,7 +55,7 @@ class Pace:
         self._starting = True
         self._calm = 0.0  # seconds of sending since the last refusal
         self._accepted = 0.0  # entries a second, lately
-        self._known = 0.0
+        self._begun_at: float | None = None
         self._counted_at: float | None = None
 
     def wait(self, now: float) -> float:
@@ -70,8 +71,8 @@ class Pace:
         self._distance = entries / self.rate * (1 + _SPREAD * (self._jitter() - 0.5))
         self._next = max(self._next, now - _SLACK) + self._distance
         self._must_wait = self._next > now
-        if self._counted_at is None:
-            self._counted_at = now
+        if self._begun_at is None:
+            self._begun_at = self._counted_at = now
 
     def answered(self, accepted: int, refused: int, now: float, *, rate: float, waited: bool) -> None:
         """A request was answered: so many entries were refused for load, and the others were not.
@@ -108,14 +109,14 @@ class Pace:
         """Requests are refused, and not for the pace: it only keeps them from being sent in bursts."""
         self._starting = False
         self._calm = 0.0
-        self._count(0, now)
+        # The average is too low at first, by the part of it that no time has filled yet.
+        begun = now if self._begun_at is None else self._begun_at
+        filled = 1 - math.exp(-max(_SHORTEST, now - begun) / _LATELY)
         if self._accepted:
-            self.rate = max(1.0, min(self.rate, _MOST * self._accepted))
+            self.rate = max(1.0, min(self.rate, _MOST * self._accepted / filled))
 
     def _count(self, entries: int, now: float) -> None:
         passed = max(1e-9, now - (now if self._counted_at is None else self._counted_at))
         self._counted_at = now
         kept = math.exp(-passed / _LATELY)
-        known = self._known * kept  # the weight of what is known: little at first
-        self._known = known + 1 - kept
-        self._accepted = (self._accepted * known + entries / passed * (1 - kept)) / self._known
+        self._accepted = self._accepted * kept + entries / passed * (1 - kept)
