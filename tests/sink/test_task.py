@@ -212,9 +212,9 @@ def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
     ]
 
     rates = [result.rate for result in results]
-    # Each strategy starts with 500 a second, and only a rate that was kept is the same in both.
+    # Each strategy starts with 1,000 a second, and only a rate that was kept is the same in both.
     assert rates[0] is not None
-    assert 0 < rates[0] < 500
+    assert 0 < rates[0] < 1000
     assert rates[1:] == [rates[0], None]
     assert [result.limit for result in results] == [10, 10, 5]
 
