@@ -129,6 +129,20 @@ def test_a_request_that_others_overtake_is_refused_beside_them() -> None:
     assert sender.strategy.limit == 100
 
 
+def test_after_a_pause_a_whole_refusal_does_not_stop_the_sink() -> None:
+    """Nothing was accepted lately because there was nothing to send."""
+    sender = Sender()
+    sender.exchange(0.5, seconds=0.5)
+    sender.exchange(0.04)
+    rate = sender.strategy.rate
+    sender.now += 600.0
+    flying = sender.fly(3)
+    sender.answer(flying[0])
+    sender.answer(flying[2], refused=100)
+
+    assert sender.strategy.rate > rate / 2
+
+
 def test_the_factor_and_the_increase_are_the_users() -> None:
     sender = Sender(increase=30, factor=0.75)
     flying = sender.fly(4)

@@ -55,8 +55,8 @@ class Pace:
         self._starting = True
         self._calm = 0.0  # seconds of sending since the last refusal
         self._accepted = 0.0  # entries a second, lately
-        self._begun_at: float | None = None
-        self._counted_at: float | None = None
+        self._begun_at: float | None = None  # without the times in which nothing was to be sent
+        self._counted_at = 0.0
 
     def wait(self, now: float) -> float:
         """Seconds until the next request is due."""
@@ -66,13 +66,17 @@ class Pace:
         """Whether a request sent now had to wait for the pace, and is late by one distance at most."""
         return self._must_wait and now <= self._next + self._distance
 
-    def sent(self, entries: int, now: float) -> None:
-        """A request was sent."""
+    def sent(self, entries: int, now: float, *, was_idle: bool) -> None:
+        """A request was sent; `was_idle`: nothing was in flight before."""
+        if self._begun_at is None:
+            self._begun_at = self._counted_at = now
+        elif was_idle:
+            pause = max(0.0, now - max(self._counted_at, self._next))
+            self._begun_at += pause
+            self._counted_at += pause
         self._distance = entries / self.rate * (1 + _SPREAD * (self._jitter() - 0.5))
         self._next = max(self._next, now - _SLACK) + self._distance
         self._must_wait = self._next > now
-        if self._begun_at is None:
-            self._begun_at = self._counted_at = now
 
     def answered(self, accepted: int, refused: int, now: float, *, rate: float, waited: bool) -> None:
         """A request was answered: so many entries were refused for load, and the others were not.
@@ -116,7 +120,7 @@ class Pace:
             self.rate = max(1.0, min(self.rate, _MOST * self._accepted / filled))
 
     def _count(self, entries: int, now: float) -> None:
-        passed = max(1e-9, now - (now if self._counted_at is None else self._counted_at))
+        passed = max(1e-9, now - self._counted_at)
         self._counted_at = now
         kept = math.exp(-passed / _LATELY)
         self._accepted = self._accepted * kept + entries / passed * (1 - kept)

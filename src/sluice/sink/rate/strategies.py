@@ -192,7 +192,7 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
         now = self._clock() if request.started_at is None else request.started_at
         sent = _Sent(self._pace.rate, self._messages, self._pace.was_awaited(now))
         self._in_flight[request.started_at] = sent
-        self._pace.sent(request.batch_size, now)
+        self._pace.sent(request.batch_size, now, was_idle=self._requests == 1)
 
     def register_completed_request(self, result: ResultInfo) -> None:
         now, entries, refused = self._clock(), result.batch_size, result.throttled_messages
