@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sluice.aws.connection import CONNECTION_OPTIONS
-from sluice.aws.foreign_names import CONNECTION_NAMES
+from sluice.aws.calling.connection import CONNECTION_OPTIONS
+from sluice.aws.names.foreign_names import CONNECTION_NAMES
 from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.http import HttpDestination
@@ -19,8 +19,8 @@ from sluice.destinations.registry import CommittingDestinationClass, Destination
 from sluice.destinations.s3 import S3Destination
 from sluice.destinations.sqs import SqsDestination
 from sluice.dynamodb_streams.options import SOURCE_OPTIONS as STREAMS_OPTIONS
-from sluice.kinesis.foreign_names import SOURCE_NAMES
-from sluice.kinesis.options import SOURCE_OPTIONS
+from sluice.kinesis.options.config import SOURCE_OPTIONS
+from sluice.kinesis.options.foreign_names import SOURCE_NAMES
 from sluice.option_names import ForeignName, Taken
 from sluice.options import Option
 from sluice.sink.options import SINK_OPTIONS

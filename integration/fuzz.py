@@ -35,7 +35,7 @@ TESTS: Final = {
         "tests/source/test_position_columns.py",
         "tests/source/test_text_positions.py",
     ),
-    "event streams": ("tests/kinesis/fanout/subscriptions",),
+    "event streams": ("tests/kinesis/subscriptions",),
 }
 
 

@@ -20,14 +20,14 @@ from integration.support.model_streams import ModelStreams
 from integration.support.producer import Producer
 from integration.support.queries import wait_until
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.driver.agent_process import AgentProcess
-from sluice.kinesis.fanout.launch import AgentSetup
-from sluice.kinesis.fanout.task.connection_pool import ConnectionPool
-from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher
-from sluice.kinesis.options import source_config_from_options
-from sluice.source.offsets import HORIZON, After, Position, SplitRange
-from sluice.source.splits import SplitId
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.planner.agent_client import AgentClient
+from sluice.kinesis.planner.agent_process import AgentProcess
+from sluice.kinesis.shared.launch import AgentSetup
+from sluice.kinesis.task.connection_pool import ConnectionPool
+from sluice.kinesis.task.publishers import AgentRecordPublisher
+from sluice.source.model.offsets import HORIZON, After, Position, SplitRange
+from sluice.source.model.splits import SplitId
 
 SHARDS = 3
 CONNECTIONS = 10_000

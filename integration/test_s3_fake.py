@@ -16,8 +16,8 @@ import pytest
 from botocore import exceptions as sdk
 
 from integration.support import servers
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
 
 FAKE = Path(__file__).resolve().parents[1] / "tests" / "destinations" / "fake_s3.py"
 BUCKET = "lake"

@@ -17,9 +17,9 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from sluice.aws import receiving, sdk_deadlines, watchdog
-from sluice.aws.clients import client_for, credentials_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for, credentials_for
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.wire import receiving, sdk_deadlines, watchdog
 from sluice.channels import acceptor as acceptor_module
 from sluice.channels import channel as channel_module
 from sluice.channels.acceptor import Acceptor, listen

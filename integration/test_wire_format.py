@@ -13,12 +13,12 @@ from integration.model.server import serving
 from integration.support.kinesis import REGION, Streams
 from integration.support.servers import kinesis_local, ministack, moto
 from sluice.aws.endpoint_state import endpoint_state
-from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.fanout.subscriptions.events import decode_head, decode_page
-from sluice.kinesis.fanout.subscriptions.subscription import Subscribing
-from sluice.kinesis.options import source_config_from_options
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import IteratorStart, Page
+from sluice.kinesis.log.client import KinesisLog
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.subscriptions.events import decode_head, decode_page
+from sluice.kinesis.subscriptions.subscription import Subscribing
+from sluice.source.logs.stream_log import IteratorStart, Page
+from sluice.source.model.splits import SplitId
 
 Serve = Callable[[], AbstractContextManager[Any]]
 SERVERS: dict[str, tuple[Serve, bool]] = {

@@ -313,7 +313,7 @@ def test_advice_keeps_nobody_from_importing() -> None:
     assert imported(program, PYSPARK_PYTHON="/bin/sh", PYSPARK_DRIVER_PYTHON="") == ""
 
 
-@pytest.mark.parametrize("main", ["pyspark.daemon", "sluice.kinesis.fanout.__main__"])
+@pytest.mark.parametrize("main", ["pyspark.daemon", "sluice.kinesis.agent.__main__"])
 def test_what_spark_starts_says_nothing(main: str) -> None:
     """It would say so in every worker."""
     program = (
@@ -341,7 +341,7 @@ def test_what_needs_pyspark_says_so(there: str, message: str) -> None:
     program = f"""
 import sys
 {there}
-import sluice, sluice.sink, sluice.source, sluice.destinations.kinesis, sluice.kinesis.driver
+import sluice, sluice.sink, sluice.source, sluice.destinations.kinesis, sluice.kinesis.planner.coordinator
 import pyspark_kinesis_efo, pyspark_async_sink, pyspark_dynamodb_streams
 try:
     sluice.register(None)

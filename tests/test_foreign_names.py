@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sluice import option_names
-from sluice.aws.connection import CONNECTION_OPTIONS
-from sluice.aws.foreign_names import AWSLABS
+from sluice.aws.calling.connection import CONNECTION_OPTIONS
+from sluice.aws.names.foreign_names import AWSLABS
 from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.registry import read_sink
 from sluice.errors import OptionError
-from sluice.kinesis.foreign_names import SOURCE_NAMES
-from sluice.kinesis.options import SOURCE_OPTIONS, SourceConfig, source_config_from_options
+from sluice.kinesis.options.config import SOURCE_OPTIONS, SourceConfig, source_config_from_options
+from sluice.kinesis.options.foreign_names import SOURCE_NAMES
 from sluice.option_names import Explained, Taken
 from sluice.options import Option
 from sluice.sink.options import SINK_OPTIONS

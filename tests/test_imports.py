@@ -11,23 +11,27 @@ SDK = ("boto3", "botocore", "urllib3")
 ARROW = ("pyarrow", "numpy", "pandas")
 FAN_OUT = (
     "sluice.channels",
-    "sluice.kinesis.consumer_registrar",
-    "sluice.kinesis.consumers",
-    "sluice.kinesis.fanout_driver",
-    "sluice.kinesis.polling_driver",
-    "sluice.kinesis.fanout_task",
-    "sluice.kinesis.fanout.agent",
-    "sluice.kinesis.fanout.driver",
-    "sluice.kinesis.fanout.subscriptions",
-    "sluice.kinesis.fanout.task",
+    "sluice.kinesis.consumers.registrar",
+    "sluice.kinesis.consumers.registration",
+    "sluice.kinesis.planner.fan_out_coordinator",
+    "sluice.kinesis.planner.polling_coordinator",
+    "sluice.kinesis.task.cursors",
+    "sluice.kinesis.agent",
+    "sluice.kinesis.planner.agent_client",
+    "sluice.kinesis.subscriptions",
+    "sluice.kinesis.task",
 )
-PLANNING = ("sluice.source.enumerator", "sluice.source.planner", "sluice.kinesis.driver")
+PLANNING = (
+    "sluice.source.planning.enumerator",
+    "sluice.source.planning.planner",
+    "sluice.kinesis.planner.coordinator",
+)
 READING = (
-    "sluice.source.reader",
-    "sluice.kinesis.record_batches",
-    "sluice.kinesis.kpl",
+    "sluice.source.reading.reader",
+    "sluice.kinesis.log.record_batches",
+    "sluice.kinesis.log.kpl",
 )
-CALLING = ("sluice.aws.calls", "sluice.aws.clients", "tenacity")
+CALLING = ("sluice.aws.calling.calls", "sluice.aws.calling.clients", "tenacity")
 SINK = ("sluice.sink", "sluice.destinations")
 METADATA = ("importlib.metadata",)
 
@@ -51,15 +55,15 @@ reader = source.streamReader(schema)
 ROWS = f"""{READER}
 from integration.model.cbor import encode
 from integration.model.wire import TIMES
-from sluice.aws.pages import take_records
-from sluice.aws.record_bounds import RecordBounds
-from sluice.aws.record_columns import RecordColumns
-from sluice.aws.records import WireRecord
-from sluice.kinesis.record_batches import to_record_batches
-from sluice.source.offsets import HORIZON, Closed, SplitRange
-from sluice.source.splits import SplitId
-from sluice.source.log_assembly import read_side_by_side
-from sluice.source.stream_log import Record
+from sluice.aws.wire.pages import take_records
+from sluice.aws.wire.record_bounds import RecordBounds
+from sluice.aws.wire.record_columns import RecordColumns
+from sluice.aws.wire.records import WireRecord
+from sluice.kinesis.log.record_batches import to_record_batches
+from sluice.source.model.offsets import HORIZON, Closed, SplitRange
+from sluice.source.model.splits import SplitId
+import sluice.source.reading.fetcher, sluice.source.reading.reader, sluice.source.logs.checked_log
+from sluice.source.logs.stream_log import Record
 from sluice.spark import source_reader
 source_reader._arrow_schema(schema)
 record = dict(ApproximateArrivalTimestamp=1441215410.867, Data=b"x", PartitionKey="k", SequenceNumber="1")
@@ -95,13 +99,14 @@ assert sum(rows) == 604, rows
             id="a reader is pickled",
         ),
         pytest.param(
-            f"{READER}\nimport sluice.kinesis.driver",
+            f"{READER}\nimport sluice.kinesis.planner.coordinator",
             (*ARROW, *FAN_OUT, *READING, *SINK),
             id="a query that polls is planned",
         ),
         pytest.param(
-            f"{READER}\nimport sluice.source.fetcher, sluice.source.log_assembly, sluice.source.reader\n"
-            "import sluice.kinesis.record_batches, sluice.kinesis.client",
+            f"{READER}\nimport sluice.source.reading.fetcher, sluice.source.log_source\n"
+            "import sluice.source.logs.checked_log, sluice.source.reading.reader\n"
+            "import sluice.kinesis.log.record_batches, sluice.kinesis.log.client",
             (*FAN_OUT, *PLANNING, *SINK),
             id="a task polls",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -36,40 +37,68 @@ BASE = (
     "sluice.private_files",
     "sluice.retry",
 )
-FANOUT = "sluice.kinesis.fanout"
-# What the three sides of fan-out say to each other. None of them imports another side.
-SHARED_BY_SIDES = tuple(
-    f"{FANOUT}.{name}" for name in ("assignment", "coverage", "launch", "link", "protocol")
-)
-SUBSCRIPTIONS = f"{FANOUT}.subscriptions"
-# What all of Kinesis stands on, in the planning process, in agents and in tasks.
-KINESIS_BASE = (
-    "sluice.kinesis.agent_options",
-    "sluice.kinesis.client",
-    "sluice.kinesis.consumer_calls",
-    "sluice.kinesis.consumer_registrar",
-    "sluice.kinesis.consumers",
-    "sluice.kinesis.dealing",
-    "sluice.kinesis.fanout_options",
-    "sluice.kinesis.foreign_names",
-    "sluice.kinesis.kpl",
-    "sluice.kinesis.loaded_consumers",
-    "sluice.kinesis.options",
-    "sluice.kinesis.record_batches",
-    "sluice.kinesis.starting_positions",
-    "sluice.kinesis.streams",
-)
-DRIVER = ("sluice.kinesis.driver", "sluice.kinesis.fanout_driver", "sluice.kinesis.polling_driver")
-TASK = ("sluice.kinesis.fanout_task",)
-SOURCE = "sluice.kinesis.source"
 BELOW_KINESIS = (*BASE, "sluice.aws", "sluice.channels", "sluice.source", "sluice.spark_settings")
 
 
-def room(name: str, *others: str, outside: tuple[str, ...] = (), guarded: tuple[str, ...] = ()) -> Layer:
-    """A room or module of the sink, and which others of them it may import besides itself."""
-    inside = tuple(f"sluice.sink.{each}" for each in (name, *others))
+def room(
+    name: str,
+    *others: str,
+    package: str = "sluice.sink",
+    outside: tuple[str, ...] = (),
+    guarded: tuple[str, ...] = (),
+) -> Layer:
+    """A room or module of a package, and which others of it it may import besides itself."""
+    inside = tuple(f"{package}.{each}" for each in (name, *others))
     return Layer(inside[:1], (*BASE, *inside, *outside), guarded)
 
+
+aws = partial(room, package="sluice.aws", guarded=SDK)
+AWS_ROOMS = (
+    aws("regions"),
+    aws("errors", "regions"),
+    aws("endpoint_state"),
+    aws("wire", "endpoint_state", "errors"),
+    aws("calling", "endpoint_state", "errors", "regions", "wire"),
+    aws("names", "calling"),
+)
+
+source = partial(room, package="sluice.source")
+READ = ("model", "logs")
+PLANNED = (*READ, "state", "probing", "listing")
+SOURCE_ROOMS = (
+    source("settings"),
+    source("model"),
+    source("logs", "model"),
+    source("state", *READ),
+    source("probing", *READ, "state"),
+    source("listing", *READ, "state", "probing"),
+    source("planning", "settings", *PLANNED),
+    source("reading", *READ),
+    source("reports", "model"),
+    source("checks", "model"),
+    source("contracts", "settings", "model", "reading", "reports", "checks"),
+    source("finite", "settings", "contracts", "reading"),
+    # Puts a source of a log together.
+    source("log_source", "settings", "contracts", *PLANNED, "planning", "reading"),
+    # What users import.
+    Layer(("sluice.source",), ("sluice.source",)),
+)
+
+kinesis = partial(room, package="sluice.kinesis", outside=BELOW_KINESIS, guarded=SDK)
+SAID = ("options", "log", "consumers", "shared")
+KINESIS_ROOMS = (
+    kinesis("options"),
+    kinesis("log", "options"),
+    kinesis("consumers", "options", "log"),
+    kinesis("shared", "options"),
+    kinesis("subscriptions", "options", "log"),
+    # None of these three imports another one.
+    kinesis("agent", *SAID, "subscriptions"),
+    kinesis("planner", *SAID),
+    kinesis("task", *SAID, "subscriptions"),
+    kinesis("source", *SAID, "planner", "task"),
+    Layer(("sluice.kinesis",)),
+)
 
 ROWS = ("contracts", "rows", "user_code")
 SINK_ROOMS = (
@@ -123,38 +152,22 @@ LAYERS = (
     Layer(("sluice.options",), ("sluice.errors", "sluice.option_kinds", "sluice.option_names")),
     Layer(("sluice.retry",), ("sluice.errors",), ("tenacity",)),
     Layer(("sluice.spark_settings",), ("sluice.hosts",)),
-    Layer(("sluice.aws",), (*BASE, "sluice.aws"), SDK),
-    Layer(("sluice.source",), (*BASE, "sluice.source")),
+    *AWS_ROOMS,
+    Layer(("sluice.aws",)),
+    *SOURCE_ROOMS,
     Layer(("sluice.channels",), ("sluice.errors", "sluice.channels")),
     Layer(
         ("sluice.query_server",),
         ("sluice.channels", "sluice.errors", "sluice.private_files", "sluice.query_server"),
     ),
     *SINK_ROOMS,
-    Layer(KINESIS_BASE, (*BELOW_KINESIS, *KINESIS_BASE), SDK),
-    Layer((SUBSCRIPTIONS,), (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS), SDK),
-    Layer(SHARED_BY_SIDES, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES)),
-    Layer(
-        (f"{FANOUT}.agent",),
-        (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS, *SHARED_BY_SIDES, f"{FANOUT}.agent"),
-    ),
-    Layer((f"{FANOUT}.driver",), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver")),
-    Layer(
-        (f"{FANOUT}.task",),
-        (*BELOW_KINESIS, *KINESIS_BASE, SUBSCRIPTIONS, *SHARED_BY_SIDES, f"{FANOUT}.task"),
-    ),
-    Layer((FANOUT,), (f"{FANOUT}.agent",)),  # its __main__ runs an agent
-    Layer(DRIVER, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.driver", *DRIVER, SOURCE)),
-    Layer(TASK, (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, f"{FANOUT}.task", *TASK)),
-    # What Spark is given: it imports either side in the process that runs it.
-    Layer((SOURCE,), (*BELOW_KINESIS, *KINESIS_BASE, *SHARED_BY_SIDES, *DRIVER, *TASK)),
-    Layer(("sluice.kinesis",)),
+    *KINESIS_ROOMS,
     Layer(
         ("sluice.dynamodb_streams",), (*BASE, "sluice.aws", "sluice.dynamodb_streams", "sluice.source"), ()
     ),
     Layer(
         ("sluice.destinations.kinesis",),
-        (*BASE, "sluice.aws", "sluice.kinesis.kpl", "sluice.sink"),
+        (*BASE, "sluice.aws", "sluice.kinesis.log.kpl", "sluice.sink"),
         SDK,
     ),
     # What destinations share knows none of them; a destination may not import another one: `of_its_own`.
@@ -286,12 +299,12 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.options", "from sluice import retry"),
         ("sluice.options", "from . import source"),
         ("sluice.retry", "import boto3"),
-        ("sluice.source.planner", "from sluice.sink import AsyncSinkWriter"),
-        ("sluice.source.planner", "from ..sink import AsyncSinkWriter"),
-        ("sluice.source.planner", "from ..kinesis.client import Client"),
-        ("sluice.source.planner", "import sluice"),
-        ("sluice.source.planner", "import tenacity"),
-        ("sluice.source.planner", "def late():\n    from pyspark.sql import Row"),
+        ("sluice.source.planning.planner", "from sluice.sink import AsyncSinkWriter"),
+        ("sluice.source.planning.planner", "from ..sink import AsyncSinkWriter"),
+        ("sluice.source.planning.planner", "from ..kinesis.client import Client"),
+        ("sluice.source.planning.planner", "import sluice"),
+        ("sluice.source.planning.planner", "import tenacity"),
+        ("sluice.source.planning.planner", "def late():\n    from pyspark.sql import Row"),
         (
             "sluice.sink.writing.writer",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyspark.sql.types",
@@ -302,10 +315,10 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
             "sluice.sink.writing.writer",
             "import importlib as i\ni.import_module('sluice.destinations.kinesis')",
         ),
-        ("sluice.channels.acceptor", "from sluice.kinesis.fanout.link import Link"),
+        ("sluice.channels.acceptor", "from sluice.kinesis.shared.link import Link"),
         ("sluice.channels.channel", "from sluice.sink.contracts import Destination"),
-        ("sluice.source.planner", "from sluice.channels.channel import Channel"),
-        ("sluice.sink.writing.writer", "from sluice.kinesis.fanout.link import Link"),
+        ("sluice.source.planning.planner", "from sluice.channels.channel import Channel"),
+        ("sluice.sink.writing.writer", "from sluice.kinesis.shared.link import Link"),
         ("sluice.sink.rate.token_bucket", "from sluice.query_server.bucket import HOLD_TIME"),
         ("sluice.sink.rate.strategies", "from sluice.sink.writing.scheduler import Request"),
         ("sluice.sink.writing.scheduler", "from sluice.sink.rate.causes import cause_of"),
@@ -313,32 +326,31 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.sink.setup", "from sluice.sink.task import write_rows"),
         ("sluice.destinations.sqs", "from sluice.sink.contracts import SubmitResult"),
         ("sluice.query_server.bucket", "from sluice.sink.contracts import RequestInfo"),
-        ("sluice.kinesis.client", "from sluice.sink.contracts import Destination"),
-        ("sluice.kinesis.client", "import sluice.spark.source"),
-        ("sluice.dynamodb_streams.client", "from sluice.kinesis.streams import StreamRef"),
+        ("sluice.kinesis.log.client", "from sluice.sink.contracts import Destination"),
+        ("sluice.kinesis.log.client", "import sluice.spark.source"),
+        ("sluice.dynamodb_streams.client", "from sluice.kinesis.options.streams import StreamRef"),
         ("sluice.dynamodb_streams.client", "import botocore"),
-        ("sluice.kinesis.client", "from sluice.dynamodb_streams.client import DynamoDbStreamsLog"),
-        ("sluice.kinesis.client", "from pyspark import TaskContext"),
+        ("sluice.kinesis.log.client", "from sluice.dynamodb_streams.client import DynamoDbStreamsLog"),
+        ("sluice.kinesis.log.client", "from pyspark import TaskContext"),
         ("sluice.destinations.sqs", "from sluice.destinations.kinesis import KinesisDestination"),
         ("sluice.destinations.sqs", "from .kinesis import KinesisDestination"),
         ("sluice.destinations.common.batch_call", "from sluice.destinations.kinesis import KinesisEntry"),
-        ("sluice.destinations.sqs", "from sluice.source.splits import Split"),
-        ("sluice.aws.clients", "from sluice.source.splits import SplitId"),
-        ("sluice.aws.clients", "from sluice.kinesis.options import SourceConfig"),
-        ("sluice.destinations.sqs", "from sluice.kinesis.kpl.aggregator import Aggregator"),
-        ("sluice.destinations.kinesis.shard_map", "from sluice.kinesis.client import KinesisLog"),
-        ("sluice.kinesis.client", "from sluice.kinesis.driver import create_coordinator"),
-        (
-            "sluice.kinesis.fanout.agent.agent",
-            "from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher",
-        ),
-        ("sluice.kinesis.fanout.agent.agent", "from sluice.kinesis.fanout.driver import agent_client"),
-        ("sluice.kinesis.fanout.driver.agent_client", "from ..agent.agent import Agent"),
-        ("sluice.kinesis.fanout.task.publishers", "from sluice.kinesis.fanout.agent import range_server"),
-        ("sluice.kinesis.fanout.protocol", "from sluice.kinesis.fanout.agent import range_server"),
-        ("sluice.kinesis.fanout_task", "from sluice.kinesis.fanout.driver.agent_client import AgentClient"),
-        ("sluice.kinesis.fanout_task", "from sluice.kinesis.source import KinesisSource"),
-        ("sluice.kinesis.driver", "from sluice.kinesis.fanout_task import FanOutCursors"),
+        ("sluice.destinations.sqs", "from sluice.source.model.splits import Split"),
+        ("sluice.aws.calling.clients", "from sluice.source.model.splits import SplitId"),
+        ("sluice.aws.calling.clients", "from sluice.kinesis.options.config import SourceConfig"),
+        ("sluice.destinations.sqs", "from sluice.kinesis.log.kpl.aggregator import Aggregator"),
+        ("sluice.destinations.kinesis.shard_map", "from sluice.kinesis.log.client import KinesisLog"),
+        ("sluice.kinesis.log.client", "from sluice.kinesis.planner.coordinator import SourceCoordinator"),
+        ("sluice.kinesis.agent.agent", "from sluice.kinesis.task.publishers import AgentRecordPublisher"),
+        ("sluice.kinesis.agent.agent", "from sluice.kinesis.planner import agent_client"),
+        ("sluice.kinesis.planner.agent_client", "from ..agent.agent import Agent"),
+        ("sluice.kinesis.planner.coordinator", "from sluice.kinesis.source import KinesisSource"),
+        ("sluice.kinesis.task.publishers", "from sluice.kinesis.agent import range_server"),
+        ("sluice.kinesis.shared.protocol", "from sluice.kinesis.agent import range_server"),
+        ("sluice.kinesis.task.cursors", "from sluice.kinesis.planner.agent_client import AgentClient"),
+        ("sluice.source.state.split_state", "from sluice.source.planning.planner import Planner"),
+        ("sluice.source.reading.reader", "from sluice.source.listing.discovery import Listing"),
+        ("sluice.aws.wire.hooks", "from sluice.aws.calling.clients import client_for"),
         ("sluice.spark.source", "import boto3"),
         ("sluice.cli.storage", "import boto3"),
         ("sluice.cli.commands.check", "from sluice.spark.source import KinesisDataSource"),
@@ -361,9 +373,15 @@ def test_a_violation_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("sluice.source.planner", "from sluice.errors import ServiceError\nfrom .splits import Split"),
-        ("sluice.source.planner", "import pyarrow, json, sourcery, boto3_like, sluicegate"),
-        ("sluice.kinesis.client", "import botocore.session\nfrom ..source.log import StreamLog"),
+        (
+            "sluice.source.planning.planner",
+            "from sluice.errors import ServiceError\nfrom .splits import Split",
+        ),
+        ("sluice.source.planning.planner", "import pyarrow, json, sourcery, boto3_like, sluicegate"),
+        (
+            "sluice.kinesis.log.client",
+            "import botocore\nfrom ...source.logs.stream_log import StreamLog",
+        ),
         (
             "sluice.destinations.sqs",
             "from sluice.sink import SubmitResult\nfrom sluice.aws import clients",
@@ -378,21 +396,30 @@ def test_what_is_allowed_passes(module: str, source: str) -> None:
     assert violations(module, source, is_package=module == "sluice") == []
 
 
-def test_rooms_of_the_sink_have_no_circles() -> None:
+@pytest.mark.parametrize(
+    ("package", "layers"),
+    [
+        ("sluice.aws", AWS_ROOMS),
+        ("sluice.kinesis", KINESIS_ROOMS),
+        ("sluice.sink", SINK_ROOMS),
+        ("sluice.source", SOURCE_ROOMS),
+    ],
+)
+def test_rooms_have_no_circles(package: str, layers: tuple[Layer, ...]) -> None:
     """Each module has a room, imports only what is above it in the table, and never itself through others."""
-    for position, layer in enumerate(SINK_ROOMS):
-        above = {name for each in SINK_ROOMS[:position] for name in each.modules}
-        needed = {each for each in layer.project if each.startswith("sluice.sink.")} - {*layer.modules}
+    for position, layer in enumerate(layers):
+        above = {name for each in layers[:position] for name in each.modules}
+        needed = {each for each in layer.project if each.startswith(f"{package}.")} - {*layer.modules}
         assert all(under(name, tuple(above)) for name in needed), layer.modules
 
-    known = {module: path for module, path in modules() if under(module, ("sluice.sink",))}
-    rooms = tuple(name for layer in SINK_ROOMS[:-1] for name in layer.modules)
-    assert {module for module in known if not under(module, rooms)} == {"sluice.sink"}
+    known = {module: path for module, path in modules() if under(module, (package,))}
+    rooms = tuple(name for layer in layers for name in layer.modules if name != package)
+    assert {module for module in known if not under(module, rooms)} == {package}
     graph = {
         module: {
             name if name in known else name.rpartition(".")[0]
             for _, name in imports(ast.parse(path.read_text()), module, is_package=path.name == "__init__.py")
-            if under(name, ("sluice.sink",))
+            if under(name, (package,))
         }
         for module, path in known.items()
     }
@@ -403,4 +430,4 @@ def test_every_module_is_seen() -> None:
     """The walk finds the library; a moved source tree would otherwise pass by being empty."""
     names = {module for module, _ in modules()}
 
-    assert {"sluice", "sluice.options", "sluice.source.splits"} <= names
+    assert {"sluice", "sluice.options", "sluice.source.model.splits"} <= names

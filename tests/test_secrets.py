@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig
+from sluice.aws.calling.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.aws.errors import redact
 from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
@@ -20,7 +20,7 @@ from sluice.destinations.registry import read_sink
 from sluice.destinations.s3 import S3Destination
 from sluice.destinations.sqs import SqsDestination
 from sluice.errors import CommitError, DataLossError, OptionError, ServiceError, SluiceError
-from sluice.kinesis.options import SOURCE_OPTIONS, source_config_from_options
+from sluice.kinesis.options.config import SOURCE_OPTIONS, source_config_from_options
 from sluice.options import Option, OptionValues, read_options
 from sluice.sink.options import SINK_OPTIONS
 

@@ -19,7 +19,7 @@ import pytest
 from sluice import OptionError
 from sluice.cli import app
 from sluice.destinations import read_sink
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.options.config import source_config_from_options
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

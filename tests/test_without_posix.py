@@ -82,7 +82,7 @@ def test_a_stream_is_polled() -> None:
             server.model.put("s", str(number), b"data")
         printed = on_windows(
             """
-            from sluice.kinesis.options import source_config_from_options
+            from sluice.kinesis.options.config import source_config_from_options
             from sluice.kinesis.source import KinesisSource
             from sluice.spark.source_reader import BatchReader, make_stream_reader
 
@@ -110,7 +110,7 @@ def test_fan_out_is_refused_by_name() -> None:
     printed = on_windows(
         """
         from sluice.errors import OptionError
-        from sluice.kinesis.options import source_config_from_options
+        from sluice.kinesis.options.config import source_config_from_options
 
         ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/me:1700000000"
         for key, value in zip(sys.argv[1:], ("me", "efo", ARN, ARN)):
@@ -134,7 +134,7 @@ def test_an_agent_that_polls_is_refused_by_name() -> None:
     printed = on_windows(
         """
         from sluice.errors import OptionError
-        from sluice.kinesis.options import source_config_from_options
+        from sluice.kinesis.options.config import source_config_from_options
 
         for agent in ("none", "driver"):
             options = {"streamName": "s", "region": "eu-west-1", "pollingAgent": agent}

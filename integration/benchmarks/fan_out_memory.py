@@ -22,12 +22,12 @@ from typing import Any, Final
 from integration.benchmarks import server
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
-from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.driver.agent_process import AgentProcess
-from sluice.kinesis.fanout.launch import AgentSetup
-from sluice.kinesis.options import source_config_from_options
-from sluice.source.offsets import HORIZON
-from sluice.source.splits import SplitId
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.planner.agent_client import AgentClient
+from sluice.kinesis.planner.agent_process import AgentProcess
+from sluice.kinesis.shared.launch import AgentSetup
+from sluice.source.model.offsets import HORIZON
+from sluice.source.model.splits import SplitId
 
 STREAM: Final = "bench"
 CONSUMER_ARN: Final = f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}/consumer/bench:1"

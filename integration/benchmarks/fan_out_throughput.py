@@ -32,16 +32,16 @@ from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
 from sluice.channels.channel import Address, connect
-from sluice.kinesis.fanout.coverage import exclusive_start
-from sluice.kinesis.fanout.driver.agent_client import AgentClient
-from sluice.kinesis.fanout.driver.agent_process import AgentProcess
-from sluice.kinesis.fanout.launch import AgentSetup
-from sluice.kinesis.fanout.protocol import DONE, EVENT, ReadRange, encode
-from sluice.kinesis.fanout.task.publishers import AgentRecordPublisher
-from sluice.kinesis.options import source_config_from_options
-from sluice.source.cursor import iterator_start
-from sluice.source.offsets import HORIZON, After, Position, SplitRange
-from sluice.source.splits import SplitId
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.planner.agent_client import AgentClient
+from sluice.kinesis.planner.agent_process import AgentProcess
+from sluice.kinesis.shared.coverage import exclusive_start
+from sluice.kinesis.shared.launch import AgentSetup
+from sluice.kinesis.shared.protocol import DONE, EVENT, ReadRange, encode
+from sluice.kinesis.task.publishers import AgentRecordPublisher
+from sluice.source.logs.cursor import iterator_start
+from sluice.source.model.offsets import HORIZON, After, Position, SplitRange
+from sluice.source.model.splits import SplitId
 
 GOAL = 200.0  # MB of record data per second of the agent's CPU
 STREAM = "bench"

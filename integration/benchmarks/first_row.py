@@ -265,12 +265,13 @@ _AS_SPARK_DOES = (
     "    import {}"
 )
 _OF_TASKS = (
-    "sluice.source.fetcher, sluice.source.log_assembly, sluice.source.reader, sluice.kinesis.source, "
-    "sluice.kinesis.client, sluice.kinesis.record_batches"
+    "sluice.source.reading.fetcher, sluice.source.logs.checked_log, sluice.source.reading.reader, "
+    "sluice.kinesis.source, "
+    "sluice.kinesis.log.client, sluice.kinesis.log.record_batches"
 )
 _CLIENT = (
-    "from sluice.aws.clients import client_for\n"
-    "from sluice.aws.connection import ConnectionConfig\n"
+    "from sluice.aws.calling.clients import client_for\n"
+    "from sluice.aws.calling.connection import ConnectionConfig\n"
     "given = ConnectionConfig(region='eu-west-1', access_key_id='a', secret_access_key='b')\n"
     "client_for(given, 'kinesis')"
 )
@@ -281,11 +282,11 @@ _PROCESSES = {
     _LOOKUP: ("pyspark.sql.worker.lookup_data_sources", "import pyspark_kinesis_efo"),
     "load()": (
         "pyspark.sql.worker.create_data_source",
-        "import sluice.spark.source, sluice.kinesis.options",
+        "import sluice.spark.source, sluice.kinesis.options.config",
     ),
     "planning": (
         "pyspark.sql.streaming.python_streaming_source_runner",
-        _AS_SPARK_DOES.format("sluice.kinesis.driver"),
+        _AS_SPARK_DOES.format("sluice.kinesis.planner.coordinator"),
     ),
     "task": (
         "pyspark.worker, pyspark.sql.worker.plan_data_source_read",
@@ -294,15 +295,15 @@ _PROCESSES = {
     "task's first row": (
         f"pyspark.sql.worker.plan_data_source_read, {_OF_TASKS}",
         (
-            "from sluice.kinesis.record_batches import to_record_batches\n"
-            "from sluice.source.offsets import HORIZON, Closed, SplitRange\n"
-            "from sluice.source.splits import SplitId\n"
-            "from sluice.source.stream_log import Record\n"
+            "from sluice.kinesis.log.record_batches import to_record_batches\n"
+            "from sluice.source.model.offsets import HORIZON, Closed, SplitRange\n"
+            "from sluice.source.model.splits import SplitId\n"
+            "from sluice.source.logs.stream_log import Record\n"
             "shard = SplitRange(SplitId('s', '1'), HORIZON, Closed())\n"
             "next(to_record_batches([(shard, [Record('1', 1, 'k', b'x')])], unpack=True))"
         ),
     ),
-    "planning's SDK client": ("sluice.kinesis.driver", _CLIENT),
+    "planning's SDK client": ("sluice.kinesis.planner.coordinator", _CLIENT),
     "task's SDK client": (_OF_TASKS, _CLIENT),
 }
 

@@ -74,7 +74,7 @@ class _ReadyReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from sluice.kinesis.record_batches import ARROW_SCHEMA  # noqa: PLC0415 - where the task runs
+        from sluice.kinesis.log.record_batches import ARROW_SCHEMA  # noqa: PLC0415 - where the task runs
 
         del partition
         rows = self._rows

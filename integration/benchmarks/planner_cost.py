@@ -23,15 +23,15 @@ from integration.benchmarks.versus import write_table
 from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
-from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.options import source_config_from_options
-from sluice.kinesis.starting_positions import initial_positions
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
-from sluice.source.planner import Planner
-from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, StreamInfo, StreamLog
+from sluice.kinesis.log.client import KinesisLog
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.options.starting_positions import initial_positions
+from sluice.source.logs.data_loss import DataLossPolicy
+from sluice.source.logs.stream_log import IteratorStart, Page, StreamInfo, StreamLog
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.planning.enumerator import EnumeratorSettings, StreamEnumerator
+from sluice.source.planning.planner import Planner
+from sluice.source.probing.probe import Probe, ProbeSettings
 
 SHARDS = (1, 64, 512)
 PAUSE = 1.2  # seconds between triggers; a shard is read at most once a second

@@ -34,20 +34,20 @@ from integration.model import numbers
 from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from sluice.channels.channel import Address
-from sluice.kinesis.driver import SourceCoordinator
-from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.options.starting_positions import initial_positions
+from sluice.kinesis.planner.coordinator import SourceCoordinator
+from sluice.kinesis.shared.assignment import FanOutAssignment
 from sluice.kinesis.source import KinesisSource
-from sluice.kinesis.starting_positions import initial_positions
-from sluice.source.cut_points import CutPoint
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
-from sluice.source.offsets import Position, SplitRange
-from sluice.source.planner import Planner, PlannerSettings
-from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
-from sluice.source.subscriptions import SubscriptionProgress, Subscriptions
+from sluice.source.logs.data_loss import DataLossPolicy
+from sluice.source.logs.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
+from sluice.source.model.offsets import Position, SplitRange
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.planning.enumerator import EnumeratorSettings, StreamEnumerator
+from sluice.source.planning.planner import Planner, PlannerSettings
+from sluice.source.probing.probe import Probe, ProbeSettings
+from sluice.source.state.cut_points import CutPoint
+from sluice.source.state.subscriptions import SubscriptionProgress, Subscriptions
 from sluice.spark.source_reader import make_stream_reader
 from sluice.spark_settings import SparkSettings
 
@@ -174,7 +174,7 @@ class Coordinator(SourceCoordinator):
         subscriptions: Subscriptions | None = log if pushed else None
         enumerator = StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
         with patch.object(KinesisSource, "create_enumerator", lambda *_, **__: enumerator):
-            super().__init__(CONFIG, spark=SparkSettings("local[2]"))
+            super().__init__(KinesisSource(CONFIG), spark=SparkSettings("local[2]"))
         self._is_pushed = pushed
         self._agents = [Address(f"10.0.0.{n}", 40_000, os.urandom(32), os.urandom(16)) for n in range(8)]
 

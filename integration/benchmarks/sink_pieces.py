@@ -26,7 +26,7 @@ from integration.benchmarks.sink_speed import KEYS, RECORDS, prepare
 from integration.benchmarks.versus import write_table
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
-from sluice.aws.responses import read_put_records
+from sluice.aws.wire.responses import read_put_records
 from sluice.destinations import read_sink
 from sluice.sink import NoRateLimitingStrategy, SubmitResult
 from sluice.sink.contracts import Origin

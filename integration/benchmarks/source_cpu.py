@@ -35,17 +35,17 @@ from integration.benchmarks.cpu import Cpu, spark_cpu
 from integration.benchmarks.plain import READY_BYTES, SHARD, PlainSource, ReadySource
 from integration.benchmarks.versus import session_with, write_table
 from integration.support.spark import prepare_environment
-from sluice.aws.cbor import encode
-from sluice.aws.clients import client_for
-from sluice.aws.pages import find_many
-from sluice.aws.record_bounds import RecordBounds
-from sluice.aws.record_columns import RecordColumns
-from sluice.kinesis.options import source_config_from_options
-from sluice.kinesis.record_batches import to_record_batches
+from sluice.aws.calling.clients import client_for
+from sluice.aws.wire.cbor import encode
+from sluice.aws.wire.pages import find_many
+from sluice.aws.wire.record_bounds import RecordBounds
+from sluice.aws.wire.record_columns import RecordColumns
+from sluice.kinesis.log.record_batches import to_record_batches
+from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.source import KinesisSource
 from sluice.source.contracts import ReadTask
-from sluice.source.offsets import HORIZON, Closed, SplitRange
-from sluice.source.splits import SplitId
+from sluice.source.model.offsets import HORIZON, Closed, SplitRange
+from sluice.source.model.splits import SplitId
 
 T = TypeVar("T")
 OURS, BY_HAND, READY = "sluice", "by hand", "ready batches"

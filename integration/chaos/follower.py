@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from integration.model import KinesisModel, numbers
 from sluice.errors import SluiceError
-from sluice.source.offsets import Offsets
+from sluice.source.model.offsets import Offsets
 
 __all__ = ["Follower"]
 

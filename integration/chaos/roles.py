@@ -19,7 +19,7 @@ ROLES: Final = ("driver", "planner", "agent", "query server", "worker", "daemon"
 _PLANNER: Final = b"python_streaming_source_runner"
 _COMMITTER: Final = b"python_streaming_sink_runner"
 _WORKER: Final = b"pyspark.worker"
-_OURS: Final = {b"sluice.kinesis.fanout": "agent", b"sluice.query_server": "query server"}
+_OURS: Final = {b"sluice.kinesis.agent": "agent", b"sluice.query_server": "query server"}
 """What Sluice starts, by module."""
 _JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
 

@@ -5,7 +5,7 @@
 In process, as the log behind the source's tests. Time stands still until somebody sleeps::
 
     model = KinesisModel(Laws(), ManualClock(), seed=7)
-    log = ModelLog(model)  # a sluice.source.stream_log.StreamLog
+    log = ModelLog(model)  # a sluice.source.logs.stream_log.StreamLog
     model.create("s", shards=2); model.put("s", "key", b"data"); model.oracle.records("s")
 
 Behind a socket, for unmodified clients, in a thread or with ``python -m integration.model``::

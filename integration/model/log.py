@@ -19,8 +19,8 @@ from integration.model.service import KinesisModel
 from sluice.aws.errors import translate
 from sluice.errors import ServiceError
 from sluice.retry import Backoff, Retrier
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
+from sluice.source.logs.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
+from sluice.source.model.splits import Split, SplitId
 
 __all__ = ["BACKOFFS", "NO_RETRIES", "ModelLog", "service_error"]
 
@@ -41,7 +41,7 @@ _TARGET: Final = "http://model"
 
 
 class ModelLog(StreamLog):
-    """Implements `sluice.source.stream_log.StreamLog`, and does to a stream what tests do to `MemoryLog`.
+    """Implements `sluice.source.StreamLog`, and does to a stream what tests do to `MemoryLog`.
 
     Args:
         model: the service.

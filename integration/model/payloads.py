@@ -1,6 +1,6 @@
 """Subscriptions of the model as the library's agent reads them, in process.
 
-`ModelSubscribing` stands where `sluice.kinesis.fanout.subscriptions.subscription.Subscribing` does: it opens
+`ModelSubscribing` stands where `sluice.kinesis.subscriptions.subscription.Subscribing` does: it opens
 a subscription, and what it opens gives the payload of one event after the other. Waiting passes the model's
 time.
 """
@@ -18,8 +18,8 @@ from integration.model.service import KinesisModel
 from integration.model.subscriptions import Subscription
 from integration.model.wire import CODECS
 from sluice.errors import ServiceError
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import IteratorStart
+from sluice.source.logs.stream_log import IteratorStart
+from sluice.source.model.splits import SplitId
 
 __all__ = ["ModelPayloads", "ModelSubscribing"]
 

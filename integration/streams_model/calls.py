@@ -10,9 +10,9 @@ import msgspec
 from integration.model.errors import ModelError
 from integration.model.log import service_error
 from integration.streams_model.model import StreamsModel
-from sluice.aws.calls import Calls
-from sluice.aws.changes import read_changes
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.calls import Calls
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.wire.changes import read_changes
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, micros_from_seconds, micros_to_datetime
 from sluice.retry import Backoff, Retrier

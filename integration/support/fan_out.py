@@ -31,7 +31,7 @@ __all__ = [
 MARK = "SLUICE_TEST_MARK"
 """An environment variable: what these tests start has a value of its own there, which is passed on."""
 
-_AGENT = b"sluice.kinesis.fanout"
+_AGENT = b"sluice.kinesis.agent"
 _ENOUGH = 10
 
 

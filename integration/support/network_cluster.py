@@ -48,7 +48,7 @@ _PATIENCE: Final = 300.0
 _WORKER_TIMEOUT: Final = 10
 """Seconds without a heartbeat after which the master gives up a worker, and its tasks run again elsewhere. By
 default Spark waits for 60."""
-_AGENT: Final = b"sluice.kinesis.fanout"
+_AGENT: Final = b"sluice.kinesis.agent"
 _PYTHONS: Final = ("-u", "PYSPARK_DRIVER_PYTHON", "-u", "PYSPARK_PYTHON")
 """For ``env``: those of the tests are not those of an application that is submitted."""
 _TRICKLE: Final = 2.5

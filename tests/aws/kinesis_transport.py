@@ -15,7 +15,8 @@ from integration.model import cbor
 from integration.model.wire import TIMES
 from urllib3._collections import HTTPHeaderDict
 
-from sluice.aws import clients, endpoint_state
+from sluice.aws import endpoint_state
+from sluice.aws.calling import clients
 
 Answer = AWSResponse | Exception
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.arrow_arrays import binaries, floats, integers, repeated, scalar, strings
+from sluice.aws.wire.arrow_arrays import binaries, floats, integers, repeated, scalar, strings
 
 MICROSECONDS = pa.timestamp("us", tz="UTC")
 

@@ -16,16 +16,16 @@ from integration.model import cbor as model_cbor
 from wire_answers import parsed_by_the_sdk, parsed_by_us, response_of, shape_of
 from wire_cbor import ARRIVAL, SIZES, cbor_pages, in_json, plainly_written, written
 
-from sluice.aws import pages as page_reading
-from sluice.aws.cbor import Decoder, encode
 from sluice.aws.errors import DamagedAnswerError
-from sluice.aws.record_bounds import RecordBounds
-from sluice.aws.record_columns import RecordColumns
-from sluice.aws.records import WireRecord
+from sluice.aws.wire import pages as page_reading
+from sluice.aws.wire.cbor import Decoder, encode
+from sluice.aws.wire.record_bounds import RecordBounds
+from sluice.aws.wire.record_columns import RecordColumns
+from sluice.aws.wire.records import WireRecord
 from sluice.errors import ServiceError
-from sluice.kinesis import client
-from sluice.kinesis.fanout.subscriptions.events import decode_page
-from sluice.source.stream_log import Page
+from sluice.kinesis.log import client
+from sluice.kinesis.subscriptions.events import decode_page
+from sluice.source.logs.stream_log import Page
 
 GET_RECORDS = shape_of("kinesis", "GetRecords")
 MANY = 25

@@ -26,10 +26,10 @@ from botocore import exceptions as sdk
 from botocore.httpsession import URLLib3Session
 from kinesis_transport import Transport, answer, forget_process_state, header, refusal
 
-from sluice.aws import clients
-from sluice.aws.calls import Calls
-from sluice.aws.clients import client_for, configured_endpoint, credentials_for, endpoint_for
-from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.aws.calling import clients
+from sluice.aws.calling.calls import Calls
+from sluice.aws.calling.clients import client_for, configured_endpoint, credentials_for, endpoint_for
+from sluice.aws.calling.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
 from sluice.aws.errors import translate
 from sluice.errors import OptionError, ServiceError
 from sluice.options import read_options

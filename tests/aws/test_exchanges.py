@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluice.aws.exchanges import Exchange, current_exchange
-from sluice.aws.watchdog import Watchdog
+from sluice.aws.wire.exchanges import Exchange, current_exchange
+from sluice.aws.wire.watchdog import Watchdog
 
 
 class Connection:

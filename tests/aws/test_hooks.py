@@ -11,8 +11,8 @@ import pytest
 from botocore.serialize import Serializer
 from kinesis_transport import Transport, answer, forget_process_state
 
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
 
 MOMENT = datetime(2026, 1, 1, 12, 0, 0, 123_456, timezone.utc)
 SHARD_ID = "shardId-000000000000"

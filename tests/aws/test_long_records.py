@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluice.aws.long_records import read_page
-from sluice.aws.records import WireRecord
+from sluice.aws.wire.long_records import read_page
+from sluice.aws.wire.records import WireRecord
 
 LONG = b"\x00\xfe" * 5_000
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws import mended_text
-from sluice.aws.changes import read_changes
 from sluice.aws.errors import redact
-from sluice.aws.mended_text import mended_json
-from sluice.aws.responses import read_records
+from sluice.aws.wire import mended_text
+from sluice.aws.wire.changes import read_changes
+from sluice.aws.wire.mended_text import mended_json
+from sluice.aws.wire.responses import read_records
 from sluice.dynamodb_streams.images import as_sent, plain
-from sluice.kinesis.fanout.subscriptions.events import decode_head, decode_page
-from sluice.kinesis.record_batches import _columns_of
+from sluice.kinesis.log.record_batches import _columns_of
+from sluice.kinesis.subscriptions.events import decode_head, decode_page
 
 # What JSON and CBOR may hold in the place of a key's last character, and what becomes of it.
 JSON_FORMS = {

@@ -17,11 +17,11 @@ from kinesis_transport import Transport, answer
 from urllib3.exceptions import ProtocolError
 from urllib3.response import HTTPResponse
 
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.errors import translate
-from sluice.aws.receiving import BodyReceiver
-from sluice.aws.watchdog import Watchdog
+from sluice.aws.wire.receiving import BodyReceiver
+from sluice.aws.wire.watchdog import Watchdog
 
 BODY = b"x" * 1_000_000
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_cbor import ARRIVAL, plainly_written
 
-from sluice.aws import record_bounds
-from sluice.aws.record_bounds import Layout, RecordBounds
-from sluice.aws.record_search import search_bounds
+from sluice.aws.wire import record_bounds
+from sluice.aws.wire.record_bounds import Layout, RecordBounds
+from sluice.aws.wire.record_search import search_bounds
 
 FIELDS = ["SequenceNumber", ARRIVAL, "PartitionKey", "Data"]
 SIZES = (0, 1, 23, 24, 255, 256, 257, 65_535, 65_536)

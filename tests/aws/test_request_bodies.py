@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kinesis_transport import Transport, answer, forget_process_state, header
 
-from sluice.aws import request_bodies
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
-from sluice.aws.request_bodies import PreparedParameter
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.wire import request_bodies
+from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.destinations.kinesis import KinesisEntry
 
 CONFIG = ConnectionConfig(region="eu-west-1", access_key_id="AKIDEXAMPLE", secret_access_key="hush")

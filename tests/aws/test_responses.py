@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_answers import parsed_by_the_sdk, parsed_by_us, response_of, shape_of, written
 
-from sluice.aws import hooks, long_records
 from sluice.aws.errors import DamagedAnswerError
-from sluice.aws.mended_text import REPLACEMENT, mended_json
-from sluice.aws.records import WireRecord
-from sluice.aws.responses import Outcome, outcomes_of
-from sluice.kinesis import client
-from sluice.source.stream_log import Page
+from sluice.aws.wire import hooks, long_records
+from sluice.aws.wire.mended_text import REPLACEMENT, mended_json
+from sluice.aws.wire.records import WireRecord
+from sluice.aws.wire.responses import Outcome, outcomes_of
+from sluice.kinesis.log import client
+from sluice.source.logs.stream_log import Page
 
 GET_RECORDS = shape_of("kinesis", "GetRecords")
 PUTS = [

@@ -11,9 +11,9 @@ from botocore.exceptions import UnknownServiceError
 from botocore.loaders import Loader
 from kinesis_transport import forget_process_state
 
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
-from sluice.aws.service_loader import ServiceLoader
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.calling.service_loader import ServiceLoader
 
 CONFIG = ConnectionConfig(region="eu-west-1", access_key_id="AKIDEXAMPLE", secret_access_key="hush")
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from sluice.aws import watchdog as module
-from sluice.aws.watchdog import Watchdog, shared_watchdog
+from sluice.aws.wire import watchdog as module
+from sluice.aws.wire.watchdog import Watchdog, shared_watchdog
 
 
 class Clock:

@@ -16,15 +16,15 @@ from botocore.exceptions import ConnectionClosedError
 from integration.model import cbor
 from kinesis_transport import URL, answer, as_bytes, forget_process_state, header, in_cbor, refusal
 
-from sluice.aws.calls import Calls
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.calls import Calls
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.endpoint_state import endpoint_state
 from sluice.errors import ServiceError
-from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.log.client import KinesisLog
+from sluice.kinesis.options.config import source_config_from_options
 from sluice.retry import Backoff
-from sluice.source.splits import SplitId
+from sluice.source.model.splits import SplitId
 
 CBOR, JSON = "application/x-amz-cbor-1.1", "application/x-amz-json-1.1"
 SPLIT = SplitId("s", "shardId-000000000000")

@@ -10,7 +10,7 @@ from botocore.parsers import ResponseParserFactory
 from botocore.session import Session
 from urllib3._collections import HTTPHeaderDict
 
-from sluice.aws.hooks import ParserFactory
+from sluice.aws.wire.hooks import ParserFactory
 
 _SESSION = Session()
 

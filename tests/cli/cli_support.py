@@ -18,7 +18,7 @@ from integration.model.faults import FaultPlan
 from integration.model.wire import JsonCodec
 from kinesis_transport import OPTIONS, Answer, Transport, answer, refusal
 
-from sluice.aws.clients import client_for
+from sluice.aws.calling.clients import client_for
 from sluice.cli.app import main
 from sluice.cli.options import read_connection
 

@@ -12,7 +12,7 @@ import pytest
 from cli_support import ACCOUNT, AnswerOf, OtherServices, Service, sluice
 from kinesis_transport import OPTIONS, forget_process_state
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.errors import IN_ROLE
 from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity, find_identity

@@ -27,7 +27,7 @@ from cli_support import (
 )
 from kinesis_transport import forget_process_state
 
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.options.config import source_config_from_options
 
 NUMBER = "49652022592149344892294981243290091537542733559041622018"
 OTHER = "49652022592171645637493511866434045107454611178897014802"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cli_support import sluice
 
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.options.config import source_config_from_options
 
 IMPORTS = Path(__file__).with_name("imports")
 KCL = sorted(path.name for path in IMPORTS.glob("kcl-*"))

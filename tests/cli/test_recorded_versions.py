@@ -18,7 +18,7 @@ from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.options import read_connection
 from sluice.cli.storage import open_storage
 from sluice.cli.top_view import look_at_checkpoint
-from sluice.source.offsets import AtHorizon, Offsets
+from sluice.source.model.offsets import AtHorizon, Offsets
 
 CHECKPOINTS = Path(__file__).with_name("checkpoints")
 RECORDED = sorted(path.name for path in CHECKPOINTS.iterdir())

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from cli_support import ACCOUNT, OTHER_ACCOUNT, OTHER_REGION, REGION, Service
 from kinesis_transport import forget_process_state
 
-from sluice.aws.clients import client_for
+from sluice.aws.calling.clients import client_for
 from sluice.cli.options import read_connection
 
 Clients = Callable[[str], Any]

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from sluice.aws.responses import Outcome
+from sluice.aws.wire.responses import Outcome
 from sluice.destinations.kinesis.aggregates import hash_key_of
 from sluice.destinations.kinesis.aggregating_destination import AggregatingDestination
 from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.kinesis.shard_map import Shard, ShardMapCache
 from sluice.errors import ServiceError
-from sluice.kinesis.kpl.deaggregator import deaggregate, hash_key, unpack
-from sluice.kinesis.kpl.format import MAGIC
+from sluice.kinesis.log.kpl.deaggregator import deaggregate, hash_key, unpack
+from sluice.kinesis.log.kpl.format import MAGIC
 from sluice.sink.contracts import Rejection, SubmitResult
-from sluice.source.stream_log import Record
+from sluice.source.logs.stream_log import Record
 
 KEY_SPACE = 2**128
 

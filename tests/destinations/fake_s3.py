@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from botocore import exceptions as sdk
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import ObjectSettings
 from sluice.destinations.s3 import S3Destination

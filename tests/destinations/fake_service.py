@@ -13,8 +13,8 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from strict_requests import violation
 from urllib3._collections import HTTPHeaderDict
 
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SinkFigures
 from sluice.sink.setup import AsyncSinkSetup

@@ -10,7 +10,7 @@ import pytest
 from botocore import exceptions as sdk
 from fake_service import CONNECTION, FATAL_CODES, TRANSIENT_CODES, FakeService, answer, refusal
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common import first_contact
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.errors import OptionError, ServiceError

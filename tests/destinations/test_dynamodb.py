@@ -25,8 +25,8 @@ from fake_service import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.dynamodb import DynamoDbDestination, DynamoDbWrite
 from sluice.errors import InvalidRecordError, OptionError, ServiceError

@@ -14,7 +14,7 @@ from sluice.destinations.kinesis import KinesisEntry
 from sluice.destinations.kinesis.aggregates import Aggregate, Entry, hash_key_of, repacked, user_records
 from sluice.destinations.kinesis.shard_map import ShardMap
 from sluice.errors import InvalidRecordError
-from sluice.kinesis.kpl.deaggregator import hash_key
+from sluice.kinesis.log.kpl.deaggregator import hash_key
 
 
 def convert(stream: FakeStream, given: list[Row], **options: Any) -> list[Entry]:

@@ -26,15 +26,15 @@ from fake_service import CONNECTION, FakeService, answer, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.aws.connection import ConnectionConfig
-from sluice.aws.responses import Outcome
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.wire.responses import Outcome
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.destinations.kinesis.aggregates import hash_key_of
 from sluice.destinations.kinesis.aggregating_destination import AggregatingDestination
 from sluice.destinations.kinesis.shard_map import Shard, shard_map_cache
 from sluice.errors import InvalidRecordError, ServiceError
-from sluice.kinesis.kpl.deaggregator import hash_key, unpack
-from sluice.kinesis.kpl.format import MAGIC
+from sluice.kinesis.log.kpl.deaggregator import hash_key, unpack
+from sluice.kinesis.log.kpl.format import MAGIC
 from sluice.options import read_options
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy
 from sluice.sink.contracts import Origin

@@ -14,8 +14,8 @@ from fake_service import CONNECTION, FakeService, answer, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common import first_contact
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.errors import OptionError, ServiceError

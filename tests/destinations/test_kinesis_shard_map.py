@@ -9,7 +9,7 @@ from fake_kinesis import KEY_SPACE, FakeStream, even_shards, shards_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.kinesis.shard_map import Shard, ShardMap, ShardMapCache, shard_map_cache
 from sluice.errors import ServiceError
 

@@ -10,7 +10,7 @@ from botocore import exceptions as sdk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common import parted_requests
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.destinations.common.parted_requests import PartedRequests

@@ -29,7 +29,7 @@ from fake_s3 import (
 from pyspark.sql.types import LongType, StructField, StructType
 
 import sluice
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import ObjectSettings

@@ -12,7 +12,7 @@ import pytest
 from botocore import exceptions as sdk
 from fake_service import read_async_sink
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.s3_dead_letters import S3DeadLetterQueue
 from sluice.errors import OptionError, ServiceError
 from sluice.retry import Retrier

@@ -13,15 +13,15 @@ from sluice.dynamodb_streams.client import EMPTY_PAGES_IN_RANGE, DynamoDbStreams
 from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
 from sluice.dynamodb_streams.starting_positions import StartingPosition, initial_positions
 from sluice.dynamodb_streams.streams import TableRef
-from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.assigner import assign_ranges
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
-from sluice.source.offsets import Expiry, Offsets, SplitRange
-from sluice.source.planner import Planner, PlannerSettings
-from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.reader import RangeReader, ReadSettings
-from sluice.source.splits import SplitId
+from sluice.source.logs.data_loss import DataLossPolicy
+from sluice.source.model.offsets import Expiry, Offsets, SplitRange
+from sluice.source.model.splits import SplitId
+from sluice.source.planning.enumerator import EnumeratorSettings, StreamEnumerator
+from sluice.source.planning.planner import Planner, PlannerSettings
+from sluice.source.probing.probe import Probe, ProbeSettings
+from sluice.source.reading.assigner import assign_ranges
+from sluice.source.reading.reader import RangeReader, ReadSettings
+from sluice.source.settings import NO_LIMITS, Limits
 
 TABLE = "orders"
 Rows = dict[SplitId, list[int]]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from botocore.session import Session
 
-from sluice.aws import hooks
-from sluice.aws.changes import changes_of, read_changes
 from sluice.aws.errors import DamagedAnswerError
+from sluice.aws.wire import hooks
+from sluice.aws.wire.changes import changes_of, read_changes
 from sluice.dynamodb_streams.record_batches import ARROW_SCHEMA, to_record_batches
-from sluice.source.splits import SplitId
+from sluice.source.model.splits import SplitId
 
 SPLIT = SplitId("orders", "shardId-00000001414576573621-f55eea83")
 # The example of API_streams_GetRecords, with what else a record may have.

@@ -8,10 +8,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from sluice.aws.changes import Change, ChangeRecord
+from sluice.aws.wire.changes import Change, ChangeRecord
 from sluice.dynamodb_streams import record_batches
 from sluice.dynamodb_streams.record_batches import to_record_batches
-from sluice.source.splits import SplitId
+from sluice.source.model.splits import SplitId
 
 SPLIT = SplitId("table", "shard")
 ITEM = 400_000

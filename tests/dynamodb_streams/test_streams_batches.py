@@ -15,8 +15,8 @@ from integration.streams_model import Laws
 from streams_query import TABLE, StreamsQuery, all_numbers, new_model, put_many
 
 from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
-from sluice.source import probe_session
-from sluice.source.admission import Limits
+from sluice.source.probing import session as probe_session
+from sluice.source.settings import Limits
 
 LAWS = Laws(retention=None)
 """Nothing expires: losses have tests of their own."""

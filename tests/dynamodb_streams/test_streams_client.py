@@ -13,8 +13,8 @@ from sluice.dynamodb_streams.client import DynamoDbStreamsLog
 from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
 from sluice.dynamodb_streams.streams import TableRef
 from sluice.errors import ServiceError
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import IteratorStart, Page
+from sluice.source.logs.stream_log import IteratorStart, Page
+from sluice.source.model.splits import SplitId
 
 HORIZON = IteratorStart("TRIM_HORIZON")
 PLAIN = Laws(empty_pages=0, empty_tail=0, listing_delay=0.0, portion=10**9)

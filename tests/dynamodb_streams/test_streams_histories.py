@@ -13,7 +13,7 @@ from integration.streams_model import Laws, ModelCalls, StreamsModel
 
 from sluice.dynamodb_streams.client import DynamoDbStreamsLog
 from sluice.dynamodb_streams.source import DynamoDbStreamsSource
-from sluice.source.probe import ProbeSettings
+from sluice.source.probing.probe import ProbeSettings
 from sluice.testing.machine import Subject, check_history, histories
 
 _MODELS: dict[str, StreamsModel] = {}  # by table: the source goes through pickle

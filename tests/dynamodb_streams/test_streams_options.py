@@ -15,8 +15,8 @@ from sluice.dynamodb_streams.source import DynamoDbStreamsSource
 from sluice.dynamodb_streams.starting_positions import ByShard, initial_positions
 from sluice.dynamodb_streams.streams import TableRef
 from sluice.errors import OptionError
-from sluice.source.offsets import HORIZON, After, AtHorizon, Closed, Position, before
-from sluice.source.splits import Split, SplitId
+from sluice.source.model.offsets import HORIZON, After, AtHorizon, Closed, Position, before
+from sluice.source.model.splits import Split, SplitId
 
 SHARD = "shardId-00000001414576573621-f55eea83"
 NUMBER = "300000000000000499659"

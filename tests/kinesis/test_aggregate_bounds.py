@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kinesis import record_batches
-from sluice.kinesis.kpl import deaggregator
-from sluice.kinesis.kpl.format import MAGIC
-from sluice.kinesis.record_batches import to_record_batches
-from sluice.source.offsets import HORIZON, Closed, SplitRange
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Record
+from sluice.kinesis.log import record_batches
+from sluice.kinesis.log.kpl import deaggregator
+from sluice.kinesis.log.kpl.format import MAGIC
+from sluice.kinesis.log.record_batches import to_record_batches
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.offsets import HORIZON, Closed, SplitRange
+from sluice.source.model.splits import SplitId
 
 SPLIT = SplitId("clicks", "shardId-000000000007")
 ALMOST_ALL = SplitRange(SPLIT, HORIZON, Closed(), hash_range=(0, 2**128 - 2))

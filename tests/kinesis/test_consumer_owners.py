@@ -37,11 +37,12 @@ SHARD = "shardId-000000000000"
 
 PLANNING = textwrap.dedent("""
     import json, sys, time
-    from sluice.kinesis.driver import create_coordinator
-    from sluice.kinesis.options import source_config_from_options
-    from sluice.source.offsets import Offsets
+    from sluice.kinesis.planner.coordinator import create_coordinator
+    from sluice.kinesis.options.config import source_config_from_options
+    from sluice.source.model.offsets import Offsets
 
-    coordinator = create_coordinator(source_config_from_options(json.loads(sys.argv[1]), streaming=True))
+    config = source_config_from_options(json.loads(sys.argv[1]), streaming=True)
+    coordinator = KinesisSource(config).create_coordinator()
     enumerator = coordinator.enumerator
     start = enumerator.initial()
     coordinator.restore(start)
@@ -60,7 +61,7 @@ PLANNING = textwrap.dedent("""
 
 BATCHES = textwrap.dedent("""
     import json, sys, time
-    from sluice.kinesis.options import source_config_from_options
+    from sluice.kinesis.options.config import source_config_from_options
     from sluice.kinesis.source import KinesisSource
     from sluice.spark.source_reader import make_stream_reader
 

@@ -12,13 +12,13 @@ import pytest
 from botocore import exceptions as sdk
 from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_process_state, refusal
 
-from sluice.aws.clients import client_for
+from sluice.aws.calling.clients import client_for
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.consumer_registrar import Consumer, ConsumerRegistrar
-from sluice.kinesis.consumers import register_at_load
-from sluice.kinesis.loaded_consumers import forget as forget_loaded
-from sluice.kinesis.loaded_consumers import is_noted
-from sluice.kinesis.options import SourceConfig, source_config_from_options
+from sluice.kinesis.consumers.loaded import forget as forget_loaded
+from sluice.kinesis.consumers.loaded import is_noted
+from sluice.kinesis.consumers.registrar import Consumer, ConsumerRegistrar
+from sluice.kinesis.consumers.registration import register_at_load
+from sluice.kinesis.options.config import SourceConfig, source_config_from_options
 from sluice.retry import Retrier
 
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from sluice import spark_settings
-from sluice.kinesis import dealing
+from sluice.kinesis.log import dealing
 from sluice.kinesis.source import KinesisSource
-from sluice.source.offsets import HORIZON, After, Closed, Position, SplitRange
-from sluice.source.splits import SplitId
+from sluice.source.model.offsets import HORIZON, After, Closed, Position, SplitRange
+from sluice.source.model.splits import SplitId
 
 OPTIONS = {"streamName": "s", "region": "us-east-1"}
 SECOND = 1_000_000

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from sluice.errors import OptionError
-from sluice.kinesis.options import source_config_from_options
-from sluice.kinesis.starting_positions import initial_positions, starting_text
-from sluice.source.offsets import HORIZON, After, AtHorizon, AtTime, Closed, Position, before
-from sluice.source.splits import Split, SplitId
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.options.starting_positions import initial_positions, starting_text
+from sluice.source.model.offsets import HORIZON, After, AtHorizon, AtTime, Closed, Position, before
+from sluice.source.model.splits import Split, SplitId
 
 NOW = 1_700_000_000_750_000
 SPLITS = [Split(SplitId("s", f"shardId-{n}")) for n in range(3)]

@@ -16,14 +16,14 @@ from botocore import exceptions as sdk
 from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_process_state, refusal
 from urllib3.exceptions import IncompleteRead, ProtocolError
 
-from sluice.aws.clients import client_for
+from sluice.aws.calling.clients import client_for
 from sluice.errors import ServiceError
-from sluice.kinesis.client import KinesisLog, kinesis_calls
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.log.client import KinesisLog, kinesis_calls
+from sluice.kinesis.options.config import source_config_from_options
 from sluice.retry import Backoff, Retrier
-from sluice.source.read_figures import ReadFigures, SplitFigures
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Record, StreamInfo, StreamLog
+from sluice.source.logs.stream_log import IteratorStart, Record, StreamInfo, StreamLog
+from sluice.source.model.read_figures import ReadFigures, SplitFigures
+from sluice.source.model.splits import Split, SplitId
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 SHARD = SplitId("orders", "shardId-000000000000")

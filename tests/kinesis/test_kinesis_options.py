@@ -6,20 +6,20 @@ import pickle
 
 import pytest
 
-from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig
+from sluice.aws.calling.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.errors import OptionError
-from sluice.kinesis.agent_options import AgentConfig
-from sluice.kinesis.fanout_options import FanOutConfig
-from sluice.kinesis.options import (
+from sluice.kinesis.options.agent import AgentConfig
+from sluice.kinesis.options.config import (
     SOURCE_OPTIONS,
     Polling,
     SourceConfig,
     source_config_from_options,
 )
-from sluice.kinesis.starting_positions import LATEST
-from sluice.kinesis.streams import StreamRef
+from sluice.kinesis.options.fan_out import FanOutConfig
+from sluice.kinesis.options.starting_positions import LATEST
+from sluice.kinesis.options.streams import StreamRef
 from sluice.retry import Backoff
-from sluice.source.admission import Limits
+from sluice.source.settings import Limits
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/"
 

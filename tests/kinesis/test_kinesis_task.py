@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from sluice.channels.channel import Address
-from sluice.kinesis import fanout_task
-from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.log.client import KinesisLog
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.shared.assignment import FanOutAssignment
+from sluice.kinesis.task import cursors as fanout_task
 from sluice.source.contracts import ReadTask
-from sluice.source.cursor import Cursor
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.offsets import HORIZON, Closed, SplitRange
-from sluice.source.publisher import PublisherCursor
-from sluice.source.splits import SplitId
+from sluice.source.logs.cursor import Cursor
+from sluice.source.logs.data_loss import DataLossPolicy
+from sluice.source.model.offsets import HORIZON, Closed, SplitRange
+from sluice.source.model.splits import SplitId
+from sluice.source.reading.publisher import PublisherCursor
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:1"
 SPLIT = SplitId("clicks", "shardId-000000000000")

@@ -15,17 +15,17 @@ from integration.model.laws import Laws
 from integration.model.server import ModelServer
 from integration.model.service import KinesisModel
 
-from sluice.aws.arns import ConsumerArn
+from sluice.aws.names.arns import ConsumerArn
 from sluice.errors import ServiceError
-from sluice.kinesis.client import KinesisLog, kinesis_calls
-from sluice.kinesis.consumer_calls import list_consumers
-from sluice.kinesis.consumer_registrar import ConsumerRegistrar
-from sluice.kinesis.fanout.subscriptions.subscriber import open_subscriber
-from sluice.kinesis.options import SourceConfig, source_config_from_options
-from sluice.source.cursor import Cursor
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.offsets import HORIZON
-from sluice.source.stream_log import IteratorStart
+from sluice.kinesis.consumers.calls import list_consumers
+from sluice.kinesis.consumers.registrar import ConsumerRegistrar
+from sluice.kinesis.log.client import KinesisLog, kinesis_calls
+from sluice.kinesis.options.config import SourceConfig, source_config_from_options
+from sluice.kinesis.subscriptions.subscriber import open_subscriber
+from sluice.source.logs.cursor import Cursor
+from sluice.source.logs.data_loss import DataLossPolicy
+from sluice.source.logs.stream_log import IteratorStart
+from sluice.source.model.offsets import HORIZON
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text()
 NAMES = {"region": "us-east-1", "account": "0" * 12, "stream": "orders", "consumer": "spark"}

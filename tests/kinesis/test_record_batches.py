@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.record_columns import RecordColumns
-from sluice.kinesis.kpl.aggregator import Aggregator
-from sluice.kinesis.record_batches import ARROW_SCHEMA, to_record_batches
-from sluice.source.offsets import HORIZON, After, Closed, Position, SplitRange
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import AnyRecord, Record
+from sluice.aws.wire.record_columns import RecordColumns
+from sluice.kinesis.log.kpl.aggregator import Aggregator
+from sluice.kinesis.log.record_batches import ARROW_SCHEMA, to_record_batches
+from sluice.source.logs.stream_log import AnyRecord, Record
+from sluice.source.model.offsets import HORIZON, After, Closed, Position, SplitRange
+from sluice.source.model.splits import SplitId
 
 SPLIT = SplitId("clicks", "shardId-000000000007")
 WHOLE = SplitRange(SPLIT, HORIZON, Closed())

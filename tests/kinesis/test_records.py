@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.records import WireRecord
+from sluice.aws.wire.records import WireRecord
 from sluice.instants import EPOCH
-from sluice.kinesis.record_batches import arrivals_of
-from sluice.source.stream_log import AnyRecord, Record
+from sluice.kinesis.log.record_batches import arrivals_of
+from sluice.source.logs.stream_log import AnyRecord, Record
 
 SECONDS = st.one_of(
     st.floats(-62_135_596_800.0, 253_402_300_798.0),

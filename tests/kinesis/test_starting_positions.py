@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.errors import OptionError
-from sluice.kinesis.options import source_config_from_options
-from sluice.kinesis.starting_positions import (
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.options.starting_positions import (
     LATEST,
     TIMESTAMP,
     TRIM_HORIZON,
@@ -22,8 +22,8 @@ from sluice.kinesis.starting_positions import (
     PerShard,
     StartingPosition,
 )
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import IteratorStart
+from sluice.source.logs.stream_log import IteratorStart
+from sluice.source.model.splits import SplitId
 
 NOON = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
 DIGITS = "49590338271490256608559692538361571095921575989136588898"

@@ -12,9 +12,9 @@ import pytest
 
 from sluice.errors import SluiceError
 from sluice.metrics import SinkMetrics, read_progress
-from sluice.source.figure_tables import figures_to_json
-from sluice.source.offsets import After, Offsets
-from sluice.source.splits import SplitId
+from sluice.source.model.figure_tables import figures_to_json
+from sluice.source.model.offsets import After, Offsets
+from sluice.source.model.splits import SplitId
 
 RECORDED = sorted((Path(__file__).parent / "progress").glob("*.json"))
 SOURCE = "sources", 0

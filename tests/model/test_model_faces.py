@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from integration.model import KinesisModel, Laws, ModelLog
 
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import IteratorStart
+from sluice.source.logs.stream_log import IteratorStart
+from sluice.source.model.splits import SplitId
 
 
 def keys_of(log: ModelLog, split: SplitId) -> list[str]:

@@ -21,8 +21,8 @@ from integration.model import (
 )
 
 from sluice.errors import ServiceError
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import IteratorStart, StreamLog
+from sluice.source.logs.stream_log import IteratorStart, StreamLog
+from sluice.source.model.splits import SplitId
 
 S0 = SplitId("s", "shardId-000000000000")
 HORIZON = IteratorStart("TRIM_HORIZON")

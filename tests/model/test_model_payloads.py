@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelSubscribing
 
-from sluice.aws.watchdog import Watchdog
+from sluice.aws.wire.watchdog import Watchdog
 from sluice.errors import ServiceError
-from sluice.kinesis.fanout.subscriptions.subscriber import Subscriber, SubscriberSettings, Timing
+from sluice.kinesis.subscriptions.subscriber import Subscriber, SubscriberSettings, Timing
 from sluice.retry import Backoff
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import IteratorStart
+from sluice.source.logs.stream_log import IteratorStart
+from sluice.source.model.splits import SplitId
 
 S0 = SplitId("s", "shardId-000000000000")
 HORIZON = IteratorStart("TRIM_HORIZON")

@@ -13,8 +13,8 @@ from integration.model.errors import ModelError
 from integration.model.sending import CutError, Sender, WireFault, WireFaults
 from integration.model.wire import JsonCodec
 
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import IteratorStart
+from sluice.source.logs.stream_log import IteratorStart
+from sluice.source.model.splits import SplitId
 
 
 def test_producers_readers_and_reshards_go_side_by_side() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position
+from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Position
 
 __all__ = ["POSITION"]
 

@@ -6,7 +6,7 @@ import random
 from typing import Any, ClassVar
 
 from sluice.errors import ServiceError
-from sluice.source.admission import Limits
+from sluice.source.settings import Limits
 
 __all__ = ["FailingReads"]
 

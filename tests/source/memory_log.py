@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from integration.model import ModelLog
 
 from sluice.errors import ServiceError
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Record
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.splits import SplitId
 from sluice.testing.memory_log import (
     ITERATOR_LIFE,
     LAST_HASH,

@@ -1,7 +1,7 @@
 """A fan-out agent over a `MemoryLog`, with faults on demand.
 
 It gives the planner its subscriptions, and tasks their publishers. Subscriptions say of a shard what those of
-the real agent say: `tests/kinesis/fanout/test_idle_events.py` holds both to it.
+the real agent say: `tests/kinesis/planner/test_idle_events.py` holds both to it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from memory_log import SECOND, AnyLog
 
 from sluice.errors import ServiceError
-from sluice.source.cursor import iterator_start
-from sluice.source.cut_points import CutPoint
-from sluice.source.enumerator import StreamEnumerator
-from sluice.source.offsets import After, Position, SplitRange
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Page, Record
-from sluice.source.subscriptions import SubscriptionProgress
+from sluice.source.logs.cursor import iterator_start
+from sluice.source.logs.stream_log import Page, Record
+from sluice.source.model.offsets import After, Position, SplitRange
+from sluice.source.model.splits import SplitId
+from sluice.source.planning.enumerator import StreamEnumerator
+from sluice.source.state.cut_points import CutPoint
+from sluice.source.state.subscriptions import SubscriptionProgress
 
 
 @dataclass(frozen=True)

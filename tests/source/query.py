@@ -9,21 +9,21 @@ from typing import Any, Protocol
 from memory_log import AnyLog, MemoryLog
 from memory_subscriptions import NO_FAULTS, Faults, MemoryAgent
 
-from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.assigner import assign_ranges
-from sluice.source.cursor import Cursor
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
-from sluice.source.logged_offsets import LoggedOffsets
-from sluice.source.offsets import AtHorizon, AtTime, Expiry, Offsets, Position, SplitRange
-from sluice.source.planner import Planner, PlannerSettings
-from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.publisher import OpenPublisher, PublisherCursor, RecordPublisher
-from sluice.source.read_figures import ReadFigures
-from sluice.source.reader import RangeReader, ReadSettings
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import Record
-from sluice.source.subscriptions import Subscriptions
+from sluice.source.logs.cursor import Cursor
+from sluice.source.logs.data_loss import DataLossPolicy
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.logged_offsets import LoggedOffsets
+from sluice.source.model.offsets import AtHorizon, AtTime, Expiry, Offsets, Position, SplitRange
+from sluice.source.model.read_figures import ReadFigures
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.planning.enumerator import EnumeratorSettings, InitialPositions, StreamEnumerator
+from sluice.source.planning.planner import Planner, PlannerSettings
+from sluice.source.probing.probe import Probe, ProbeSettings
+from sluice.source.reading.assigner import assign_ranges
+from sluice.source.reading.publisher import OpenPublisher, PublisherCursor, RecordPublisher
+from sluice.source.reading.reader import RangeReader, ReadSettings
+from sluice.source.settings import NO_LIMITS, Limits
+from sluice.source.state.subscriptions import Subscriptions
 
 
 class ClosablePublisher(RecordPublisher, Protocol):

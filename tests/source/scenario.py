@@ -11,9 +11,9 @@ from integration.model import FaultPlan, KinesisModel, Laws, ManualClock, ModelL
 from memory_log import SECOND
 from query import Agent, Query, check_exactly_once
 
-from sluice.source.admission import Limits
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Record
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.splits import SplitId
+from sluice.source.settings import Limits
 
 LAWS = Laws(retention=False, shards_expire=False)
 """Nothing expires: losses have tests of their own."""

@@ -16,8 +16,8 @@ from typing import TypeVar
 from integration.model.limits import CallLimit, ReadLimit
 
 from sluice.errors import ServiceError
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
+from sluice.source.logs.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
+from sluice.source.model.splits import Split, SplitId
 
 SECOND = 1_000_000
 MIB = 2**20

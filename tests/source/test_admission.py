@@ -8,7 +8,7 @@ import pytest
 from memory_log import SECOND, THROTTLED, new_log, put_many
 from query import Query, check_exactly_once
 
-from sluice.source.admission import Limits
+from sluice.source.settings import Limits
 
 
 @pytest.mark.parametrize(("shards", "limit"), [(1, 100), (1, 5_000), (4, 1_000), (4, 40_000), (1, 30_000)])

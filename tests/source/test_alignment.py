@@ -16,9 +16,9 @@ from memory_log import S0, SECOND, THROTTLED, AnyLog, MemoryLog, hash_key, new_l
 from query import Query, at_horizon, check_exactly_once, pushed_query, wait_for_subscriptions
 
 from sluice.errors import ServiceError
-from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Record
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.splits import SplitId
+from sluice.source.settings import NO_LIMITS, Limits
 
 MINUTE = 60 * SECOND
 DISORDER = 50_000

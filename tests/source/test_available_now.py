@@ -11,8 +11,8 @@ from memory_log import BROKEN, S0, SECOND, THROTTLED, failing_reads, new_log, pu
 from query import Query, check_exactly_once, new_reader, read_range, through_json
 
 from sluice.errors import ServiceError
-from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.stream_log import Record
+from sluice.source.logs.stream_log import Record
+from sluice.source.settings import NO_LIMITS, Limits
 
 
 def test_a_run_ends_with_the_records_that_were_there_at_its_start() -> None:

@@ -6,11 +6,11 @@ import pytest
 from integration.model import KIB, MIB, KinesisModel, Laws, ManualClock, ModelLog
 from query import at_horizon
 
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
-from sluice.source.planner import Planner, PlannerSettings
-from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.reader import RangeReader, ReadSettings
+from sluice.source.logs.data_loss import DataLossPolicy
+from sluice.source.planning.enumerator import EnumeratorSettings, StreamEnumerator
+from sluice.source.planning.planner import Planner, PlannerSettings
+from sluice.source.probing.probe import Probe, ProbeSettings
+from sluice.source.reading.reader import RangeReader, ReadSettings
 
 RATE = 2 * MIB
 THROTTLED = ("GetRecords", "ProvisionedThroughputExceededException")

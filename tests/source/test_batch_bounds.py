@@ -13,12 +13,12 @@ from query import new_enumerator, new_reader, read_range
 
 from sluice.errors import OptionError
 from sluice.instants import iso_instant
-from sluice.kinesis.options import source_config_from_options
-from sluice.kinesis.starting_positions import ending_instant, initial_positions
-from sluice.source.offsets import Position, SplitRange
-from sluice.source.publisher import OpenPublisher, RecordPublisher
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import Page, Record
+from sluice.kinesis.options.config import source_config_from_options
+from sluice.kinesis.options.starting_positions import ending_instant, initial_positions
+from sluice.source.logs.stream_log import Page, Record
+from sluice.source.model.offsets import Position, SplitRange
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.reading.publisher import OpenPublisher, RecordPublisher
 from sluice.testing import MemorySource, QueryRunner
 
 COUNT = 4

@@ -11,7 +11,7 @@ from integration.model import Laws
 from memory_subscriptions import ALL_FAULTS, NO_FAULTS, Faults, MemoryAgent
 from scenario import LAWS, STEP, VERSIONS, Scenario
 
-from sluice.source.admission import Limits
+from sluice.source.settings import Limits
 
 ALL_LAWS = [
     LAWS,

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.options import OptionValues
 from sluice.source import IteratorStart, Limits, LogSource, PositionLog, Split, SplitId, ValueRecord
-from sluice.source.checked_log import CheckedLog
+from sluice.source.logs.checked_log import CheckedLog
 from sluice.testing import QueryRunner, Subject, check_history
 
 SCHEMA = pa.schema([("split", pa.string()), ("number", pa.int64())])

@@ -10,10 +10,10 @@ from memory_log import S0, MemoryLog, new_log, put_many
 from query import Query, check_exactly_once, check_order, pushed_query, wait_for_subscriptions
 
 from sluice.errors import DataLossError, ServiceError
-from sluice.source.assigner import assign_ranges
-from sluice.source.offsets import Offsets
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart
+from sluice.source.logs.stream_log import IteratorStart
+from sluice.source.model.offsets import Offsets
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.reading.assigner import assign_ranges
 
 
 def seconds_until_reported(query: Query) -> float:

@@ -9,8 +9,8 @@ import pytest
 from memory_log import MemoryLog, put_to
 from query import Query, at_horizon, at_latest
 
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import StreamInfo
+from sluice.source.logs.stream_log import StreamInfo
+from sluice.source.model.splits import SplitId
 
 
 class Counted(MemoryLog):

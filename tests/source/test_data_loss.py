@@ -9,10 +9,10 @@ from memory_log import S0, MemoryLog, new_log, put_many, put_to
 from query import Query, at_latest, check_exactly_once, new_reader, read_range
 
 from sluice.errors import DataLossError
-from sluice.kinesis.starting_positions import TRIM_HORIZON, initial_positions
-from sluice.source.offsets import Offsets
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import Record
+from sluice.kinesis.options.starting_positions import TRIM_HORIZON, initial_positions
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.offsets import Offsets
+from sluice.source.model.splits import Split, SplitId
 
 
 def stopped_query(*, fail: bool) -> tuple[MemoryLog, Query, list[Record]]:

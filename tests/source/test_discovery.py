@@ -14,10 +14,10 @@ from query import new_policy
 
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND
-from sluice.source.discovery import Listing, SplitDiscovery
-from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import StreamInfo
+from sluice.source.listing.discovery import Listing, SplitDiscovery
+from sluice.source.logs.stream_log import StreamInfo
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.probing.probe import Probe, ProbeSettings
 
 INTERVAL = 10.0
 FOREVER = 300.0  # only what is broken takes as long
@@ -127,7 +127,7 @@ def test_planning_waits_once_for_a_silent_service(log: ListedLog, monkeypatch: p
         waits.append(timeout)
         return wait(futures, timeout)
 
-    monkeypatch.setattr("sluice.source.discovery.wait_for", waited)
+    monkeypatch.setattr("sluice.source.listing.discovery.wait_for", waited)
     log.answering.clear()
     log.pass_time(INTERVAL)
     for _ in range(5):

@@ -6,8 +6,8 @@ import pytest
 from memory_log import S0, MemoryLog
 from query import Query, check_exactly_once, new_enumerator, new_reader, read_range
 
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import IteratorStart, Page
+from sluice.source.logs.stream_log import IteratorStart, Page
+from sluice.source.model.splits import SplitId
 
 
 class SparseLog(MemoryLog):

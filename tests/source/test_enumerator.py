@@ -9,9 +9,9 @@ from memory_log import S0, MemoryLog, new_log, put_many
 from query import Query, at_latest, check_exactly_once, new_enumerator, through_json
 
 from sluice.errors import OptionError, ServiceError
-from sluice.source.offsets import Closed, Offsets, before
-from sluice.source.splits import Split
-from sluice.source.stream_log import Record
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.offsets import Closed, Offsets, before
+from sluice.source.model.splits import Split
 
 
 def test_records_that_arrive_while_shards_are_listed_are_read() -> None:

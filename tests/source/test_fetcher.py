@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from sluice.source import fetcher
-from sluice.source.fetcher import fetch_side_by_side
-from sluice.source.offsets import HORIZON, Closed, SplitRange
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Record
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.offsets import HORIZON, Closed, SplitRange
+from sluice.source.model.splits import SplitId
+from sluice.source.reading import fetcher
+from sluice.source.reading.fetcher import fetch_side_by_side
 
 RANGES = [SplitRange(SplitId("s", f"shard-{index}"), HORIZON, Closed()) for index in range(5)]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.source.admission import Limits
-from sluice.source.finite_enumerator import _Room
-from sluice.source.split_source import SplitEnd
+from sluice.source.finite.finite_enumerator import _Room
+from sluice.source.finite.splits import SplitEnd
+from sluice.source.settings import Limits
 
 
 def taken(limits: Limits, *ends: SplitEnd) -> int:

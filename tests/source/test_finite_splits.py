@@ -12,11 +12,10 @@ import pytest
 from sluice.errors import DataLossError, ServiceError, SluiceError, SourceRuleError
 from sluice.retry import Retrier
 from sluice.source import FiniteSplit, SplitEnd, SplitSource
-from sluice.source.admission import Limits
 from sluice.source.contracts import ReadTask
-from sluice.source.finite_enumerator import FiniteSplitEnumerator
-from sluice.source.settings import SourceSettings
-from sluice.source.split_source import FiniteRange
+from sluice.source.finite.finite_enumerator import FiniteSplitEnumerator
+from sluice.source.finite.splits import FiniteRange
+from sluice.source.settings import Limits, SourceSettings
 
 HOUR = 3600.0
 ONE = Limits(records=1)
@@ -366,5 +365,7 @@ def test_a_range_that_is_wrong_for_good_fails_at_once(error: SluiceError, pauses
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Those of the task; none takes time."""
     found: list[float] = []
-    monkeypatch.setattr("sluice.source.prefetching._pause", lambda _stopping, seconds: found.append(seconds))
+    monkeypatch.setattr(
+        "sluice.source.reading.prefetching._pause", lambda _stopping, seconds: found.append(seconds)
+    )
     return found

@@ -14,7 +14,7 @@ from sluice.errors import DataLossError, ServiceError
 from sluice.instants import iso_instant
 from sluice.options import OptionValues
 from sluice.source import After, Limits, LogSource, PositionLog, Split, SplitId, ValueRecord
-from sluice.source.probe import ProbeSettings
+from sluice.source.probing.probe import ProbeSettings
 from sluice.testing import QueryRunner
 
 SECOND = 1_000_000

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import SluiceError
-from sluice.source.logged_offsets import LoggedOffsets
-from sluice.source.offsets import COMPACT_FROM, After, Offsets
-from sluice.source.splits import SplitId
+from sluice.source.model.logged_offsets import LoggedOffsets
+from sluice.source.model.offsets import COMPACT_FROM, After, Offsets
+from sluice.source.model.splits import SplitId
 
 SPLIT = SplitId("s", "a")
 

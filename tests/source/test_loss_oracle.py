@@ -19,9 +19,9 @@ from memory_subscriptions import ALL_FAULTS, MemoryAgent
 from query import Query, at_horizon, at_latest, check_order
 from scenario import LIMITS
 
-from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.enumerator import InitialPositions
-from sluice.source.splits import Split, SplitId
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.planning.enumerator import InitialPositions
+from sluice.source.settings import NO_LIMITS, Limits
 
 HOUR = 3600
 LONGEST_SAFE_STOP = 17.0
@@ -231,7 +231,7 @@ class _Reports(logging.Handler):
 @contextmanager
 def capture_reports() -> Iterator[list[str]]:
     """The losses that are logged meanwhile."""
-    reports, logger = _Reports(), logging.getLogger("sluice.source.data_loss")
+    reports, logger = _Reports(), logging.getLogger("sluice.source.logs.data_loss")
     logger.addHandler(reports)
     try:
         yield reports.texts

@@ -8,8 +8,8 @@ import pytest
 from memory_log import MemoryLog
 from query import Query
 
-from sluice.source import split_tracker
-from sluice.source.splits import Split, SplitId, held_back
+from sluice.source.model.splits import Split, SplitId, held_back
+from sluice.source.planning import split_tracker
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from memory_log import MemoryLog, new_log, put_many
 from query import Query, check_exactly_once
 
-from sluice.source.offsets import COMPACT_FROM, Offsets
-from sluice.source.splits import SplitId
+from sluice.source.model.offsets import COMPACT_FROM, Offsets
+from sluice.source.model.splits import SplitId
 
 HOUR = 3600.0
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluice.errors import SluiceError
 from sluice.instants import iso_instant, parse_instant
-from sluice.source.offsets import (
+from sluice.source.model.offsets import (
     HORIZON,
     After,
     AtTime,
@@ -21,7 +21,7 @@ from sluice.source.offsets import (
     SplitRange,
     before,
 )
-from sluice.source.splits import SplitId
+from sluice.source.model.splits import SplitId
 
 A, B = SplitId("s", "shardId-000000000000"), SplitId("s", "shardId-000000000001")
 

@@ -9,7 +9,7 @@ from memory_log import BROKEN, S0, THROTTLED, failing_reads, new_log, put_many
 from query import Query, check_exactly_once
 
 from sluice.errors import ServiceError
-from sluice.source.offsets import After
+from sluice.source.model.offsets import After
 
 
 def test_a_batch_ends_at_the_last_record_of_a_page_at_the_tip() -> None:

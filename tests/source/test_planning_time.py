@@ -10,13 +10,13 @@ from memory_log import S0, SECOND, new_log
 from query import at_horizon, new_enumerator
 from steady_log import Backlog, SideBySide, SteadyLog
 
-from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.data_loss import DataLossPolicy
-from sluice.source.enumerator import EnumeratorSettings, StreamEnumerator
-from sluice.source.offsets import After, Position
-from sluice.source.planner import Planner, PlannerSettings
-from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.splits import SplitId
+from sluice.source.logs.data_loss import DataLossPolicy
+from sluice.source.model.offsets import After, Position
+from sluice.source.model.splits import SplitId
+from sluice.source.planning.enumerator import EnumeratorSettings, StreamEnumerator
+from sluice.source.planning.planner import Planner, PlannerSettings
+from sluice.source.probing.probe import Probe, ProbeSettings
+from sluice.source.settings import NO_LIMITS, Limits
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 TINY = Backlog(oldest=HOUR + 5, newest=HOUR, rate=1, size=100)

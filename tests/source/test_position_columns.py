@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 from integration.model import numbers
 
 from sluice.errors import SluiceError
-from sluice.source.offsets import COMPACT_FROM, After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position
-from sluice.source.splits import SplitId
+from sluice.source.model.offsets import (
+    COMPACT_FROM,
+    After,
+    AtHorizon,
+    AtTime,
+    Closed,
+    Expiry,
+    Offsets,
+    Position,
+)
+from sluice.source.model.splits import SplitId
 
 NAME = (
     st.text(max_size=4)

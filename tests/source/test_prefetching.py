@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from sluice.source.prefetching import prefetch
+from sluice.source.reading.prefetching import prefetch
 
 Pause = Callable[[float], None]
 LONG = 120.0

@@ -8,10 +8,10 @@ import pytest
 from memory_log import MemoryLog
 from query import new_policy
 
-from sluice.source import probe as probe_module
-from sluice.source.probe import Probe, ProbeSettings
-from sluice.source.read_pace import ReadPace
-from sluice.source.splits import SplitId
+from sluice.source.model.splits import SplitId
+from sluice.source.probing import probe as probe_module
+from sluice.source.probing.probe import Probe, ProbeSettings
+from sluice.source.probing.read_pace import ReadPace
 
 
 def test_splits_are_forgotten_by_several_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from memory_subscriptions import NO_FAULTS, Faults, MemoryPublisher
 from query import new_policy, new_reader, read_range
 
 from sluice.errors import DataLossError, ServiceError
-from sluice.source.fetcher import fetch_side_by_side
-from sluice.source.offsets import HORIZON, After, AtTime, Closed, Position, SplitRange, before
-from sluice.source.publisher import PublisherCursor, RecordPublisher
-from sluice.source.stream_log import AnyRecord, Page, Record
+from sluice.source.logs.stream_log import AnyRecord, Page, Record
+from sluice.source.model.offsets import HORIZON, After, AtTime, Closed, Position, SplitRange, before
+from sluice.source.reading.fetcher import fetch_side_by_side
+from sluice.source.reading.publisher import PublisherCursor, RecordPublisher
 
 BROKEN = ServiceError("the subscription broke off", operation="SubscribeToShard", retryable=True)
 

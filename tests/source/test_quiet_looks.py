@@ -9,7 +9,7 @@ import pytest
 from memory_log import S0, THROTTLED, MemoryLog, new_log, put_many, put_to
 from query import Query, check_exactly_once, pushed_query, wait_for_subscriptions
 
-from sluice.source.splits import Split, SplitId
+from sluice.source.model.splits import Split, SplitId
 
 SHARDS = 64
 

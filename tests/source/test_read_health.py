@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.source.read_health import ReadHealth
+from sluice.source.state.read_health import ReadHealth
 
 
 def test_a_failing_split_is_failing_since_its_first_failure() -> None:

@@ -13,12 +13,12 @@ from query import Query, check_exactly_once, new_policy, new_reader, read_range
 
 from sluice.errors import ServiceError, SluiceError
 from sluice.source.contracts import ReadTask
-from sluice.source.cursor import Cursor
-from sluice.source.offsets import HORIZON, After, AtTime, SplitRange
-from sluice.source.read_figures import ReadFigures, SplitFigures
-from sluice.source.reader import RangeReader, ReadSettings
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Page
+from sluice.source.logs.cursor import Cursor
+from sluice.source.logs.stream_log import Page
+from sluice.source.model.offsets import HORIZON, After, AtTime, SplitRange
+from sluice.source.model.read_figures import ReadFigures, SplitFigures
+from sluice.source.model.splits import SplitId
+from sluice.source.reading.reader import RangeReader, ReadSettings
 from sluice.testing import MemoryLog, MemorySource
 
 
@@ -82,7 +82,7 @@ def test_an_outage_of_minutes_ends_no_task(
         split_range = SplitRange(S0, HORIZON, After(records[-1].sequence_number))
         assert read_range(new_reader(log, page_limit=10), split_range) == records
 
-    said = [each.getMessage() for each in caplog.records if each.name == "sluice.source.reader"]
+    said = [each.getMessage() for each in caplog.records if each.name == "sluice.source.reading.reader"]
     assert ["reading fails" in text for text in said] == [True, False]
     assert "read again after" in said[1]
 

@@ -27,11 +27,11 @@ from sluice.source import (
     SplitSource,
     StreamLog,
     ValueRecord,
-    finite_enumerator,
 )
-from sluice.source.admission import NO_LIMITS
-from sluice.source.checked_log import CheckedLog
 from sluice.source.checks import checked_rows
+from sluice.source.finite import finite_enumerator
+from sluice.source.logs.checked_log import CheckedLog
+from sluice.source.settings import NO_LIMITS
 from sluice.testing import MemoryLog, MemorySource, QueryRunner
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -12,8 +12,8 @@ import sluice
 from sluice.errors import OptionError
 from sluice.options import TEXT, Option, OptionValues
 from sluice.source import Limits, Source, SourceSettings
-from sluice.source.offsets import AtHorizon, AtTime
-from sluice.source.splits import Split, SplitId
+from sluice.source.model.offsets import AtHorizon, AtTime
+from sluice.source.model.splits import Split, SplitId
 from sluice.testing import MemoryLog, MemorySource
 
 HOST = Option("host", TEXT, None, "Where to connect.", required=True)

@@ -11,16 +11,16 @@ import pytest
 from memory_log import S0, MemoryLog
 from query import new_policy
 
-from sluice.source.alignment_bound import earliest_unread
-from sluice.source.cursor import Cursor
-from sluice.source.cut_points import CutPoint
-from sluice.source.offsets import After, Closed, Position
-from sluice.source.read_health import ReadHealth
-from sluice.source.split_state import Reach, SplitState
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import Page, Record
-from sluice.source.subscription_tracker import SubscriptionTracker
-from sluice.source.subscriptions import SubscriptionProgress
+from sluice.source.logs.cursor import Cursor
+from sluice.source.logs.stream_log import Page, Record
+from sluice.source.model.offsets import After, Closed, Position
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.planning.alignment_bound import earliest_unread
+from sluice.source.planning.subscription_tracker import SubscriptionTracker
+from sluice.source.state.cut_points import CutPoint
+from sluice.source.state.read_health import ReadHealth
+from sluice.source.state.split_state import Reach, SplitState
+from sluice.source.state.subscriptions import SubscriptionProgress
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "sluice"
 

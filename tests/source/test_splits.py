@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.source.splits import Lineage, Split, SplitId
+from sluice.source.model.splits import Lineage, Split, SplitId
 
 
 def split(number: int, *parents: int) -> Split:

@@ -13,10 +13,10 @@ from integration.model import KinesisModel, Laws, ManualClock, ModelLog
 from memory_log import S0, SECOND, MemoryLog, new_log, put_many
 from query import Query, at_latest, check_exactly_once, new_enumerator, new_reader, read_range
 
-from sluice.kinesis.starting_positions import AtTimestamp, PerShard, ending_instant, initial_positions
-from sluice.source.offsets import After, Closed
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Record
+from sluice.kinesis.options.starting_positions import AtTimestamp, PerShard, ending_instant, initial_positions
+from sluice.source.logs.stream_log import IteratorStart, Record
+from sluice.source.model.offsets import After, Closed
+from sluice.source.model.splits import Split, SplitId
 
 
 def hide_once(log: MemoryLog, hidden: Collection[SplitId], monkeypatch: pytest.MonkeyPatch) -> None:

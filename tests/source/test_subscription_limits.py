@@ -9,10 +9,10 @@ from memory_log import SECOND, new_log, put_many
 from memory_subscriptions import NO_FAULTS, Faults
 from query import check_exactly_once, pushed_query, wait_for_subscriptions
 
-from sluice.source.admission import Limits
-from sluice.source.offsets import Position
-from sluice.source.splits import SplitId
-from sluice.source.subscriptions import SubscriptionProgress
+from sluice.source.model.offsets import Position
+from sluice.source.model.splits import SplitId
+from sluice.source.settings import Limits
+from sluice.source.state.subscriptions import SubscriptionProgress
 
 
 @pytest.mark.parametrize("limit", [1, 30, 100, 500])

@@ -10,11 +10,11 @@ from memory_subscriptions import MemoryAgent
 from query import Query, check_exactly_once, pushed_query, wait_for_subscriptions
 
 from sluice.errors import DataLossError
-from sluice.source.admission import Limits
-from sluice.source.offsets import Closed, Position
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Record
-from sluice.source.subscriptions import SubscriptionProgress
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.offsets import Closed, Position
+from sluice.source.model.splits import SplitId
+from sluice.source.settings import Limits
+from sluice.source.state.subscriptions import SubscriptionProgress
 
 
 def test_a_pushed_split_ends_before_it_is_listed_as_closed() -> None:

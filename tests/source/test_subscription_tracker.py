@@ -10,9 +10,9 @@ from memory_subscriptions import HEARTBEAT, Subscription
 from query import at_latest, check_exactly_once, pushed_query, wait_for_subscriptions
 
 from sluice.errors import DataLossError
-from sluice.source.admission import Limits
-from sluice.source.offsets import After
-from sluice.source.stream_log import Record
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.offsets import After
+from sluice.source.settings import Limits
 
 LOOSE_LIMITS = [Limits(), Limits(records=10**6), Limits(span=3600 * SECOND)]
 

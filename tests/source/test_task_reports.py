@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from sluice.source import task_reports
-from sluice.source.read_figures import ReadFigures, SplitFigures
-from sluice.source.splits import SplitId
-from sluice.source.task_reports import ReportAddress, TaskReports, send_report
+from sluice.source.model.read_figures import ReadFigures, SplitFigures
+from sluice.source.model.splits import SplitId
+from sluice.source.reports import task_reports
+from sluice.source.reports.task_reports import ReportAddress, TaskReports, send_report
 
 SPLITS = [SplitId("a-stream-" * 14, f"shardId-{number:012}") for number in range(20)]
 

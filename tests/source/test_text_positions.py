@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from sluice.options import OptionValues
 from sluice.source import IteratorStart, LogSource, Page, Split, SplitId, StreamLog, ValueRecord
-from sluice.source.admission import Limits
-from sluice.source.offsets import HORIZON, After, before
-from sluice.source.sequence import LONGEST_TEXT, sequence_of
+from sluice.source.model.offsets import HORIZON, After, before
+from sluice.source.model.sequence import LONGEST_TEXT, sequence_of
+from sluice.source.settings import Limits
 from sluice.testing import Subject, check_history
 
 TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=LONGEST_TEXT)

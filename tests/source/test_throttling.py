@@ -9,9 +9,9 @@ from memory_log import S0, SECOND, THROTTLED, MemoryLog, new_log, put_many, put_
 from query import Query, check_exactly_once
 
 from sluice.errors import ServiceError
-from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Page
+from sluice.source.logs.stream_log import Page
+from sluice.source.model.splits import SplitId
+from sluice.source.settings import NO_LIMITS, Limits
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.instants import MICROS_PER_SECOND as SECOND
-from sluice.source.tip_search import TipSearch, shortest_span
+from sluice.source.probing.tip_search import TipSearch, shortest_span
 
 NOW = 1_700_000_000 * SECOND
 YEAR = 365 * 24 * 3600

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from sluice.errors import OptionError, ServiceError, SluiceError
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.source import KinesisSource
 from sluice.spark.border import shorten_traceback
 from sluice.spark.sink import AsyncSinkDataSource

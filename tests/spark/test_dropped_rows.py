@@ -18,8 +18,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from sluice.source.offsets import After, Offsets
-from sluice.source.splits import SplitId
+from sluice.source.model.offsets import After, Offsets
+from sluice.source.model.splits import SplitId
 from sluice.spark import dropped_rows
 from sluice.spark.dropped_rows import DroppedRowsListener, listen, listen_if_possible
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluice.kinesis import consumers
-from sluice.kinesis.options import SourceConfig
+from sluice.kinesis.consumers import registration as consumers
+from sluice.kinesis.options.config import SourceConfig
 from sluice.spark.source import KinesisDataSource
 
 OPTIONS = {"streamname": "clicks", "region": "eu-west-1", "consumername": "me"}

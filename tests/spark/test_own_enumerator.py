@@ -11,7 +11,7 @@ import pytest
 
 from sluice.options import OptionValues
 from sluice.source import BaseSplitEnumerator, Limits, Source
-from sluice.source.admission import NO_LIMITS
+from sluice.source.settings import NO_LIMITS
 from sluice.spark.source_reader import StreamReader
 from sluice.testing import QueryRunner
 

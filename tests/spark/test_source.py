@@ -28,18 +28,19 @@ from pyspark.sql.types import (
 
 from sluice.channels.channel import Address
 from sluice.errors import OptionError, SluiceError
-from sluice.kinesis import driver, fanout_task
-from sluice.kinesis.driver import SourceCoordinator
-from sluice.kinesis.fanout.assignment import FanOutAssignment
-from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.record_batches import ARROW_SCHEMA
+from sluice.kinesis.log.record_batches import ARROW_SCHEMA
+from sluice.kinesis.options.config import SourceConfig
+from sluice.kinesis.planner import coordinator
+from sluice.kinesis.planner.coordinator import SourceCoordinator
+from sluice.kinesis.shared.assignment import FanOutAssignment
 from sluice.kinesis.source import SCHEMA, KinesisSource
-from sluice.source.admission import NO_LIMITS, Limits
+from sluice.kinesis.task import cursors
 from sluice.source.contracts import ReadTask
-from sluice.source.offsets import HORIZON, After, Offsets, SplitRange
-from sluice.source.read_figures import ReadFigures, SplitFigures
-from sluice.source.splits import SplitId
-from sluice.source.task_reports import ReportAddress, TaskReports
+from sluice.source.model.offsets import HORIZON, After, Offsets, SplitRange
+from sluice.source.model.read_figures import ReadFigures, SplitFigures
+from sluice.source.model.splits import SplitId
+from sluice.source.reports.task_reports import ReportAddress, TaskReports
+from sluice.source.settings import NO_LIMITS, Limits
 from sluice.spark import source_reader, workers
 from sluice.spark.data_source import _for_spark, data_source
 from sluice.spark.source import KinesisDataSource
@@ -344,7 +345,7 @@ def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
     """Spark tells tasks its address, and not the planning process."""
     seen: list[FanOutAssignment] = []
 
-    monkeypatch.setattr(fanout_task, "FanOutCursors", lambda _config, _fan_out, given, _: seen.append(given))
+    monkeypatch.setattr(cursors, "FanOutCursors", lambda _config, _fan_out, given, _: seen.append(given))
     monkeypatch.setattr(source_reader, "driver_host", lambda: "10.0.0.1")
     beside, on_worker = (
         Address("", 40_000, b"secret", b"start"),
@@ -485,7 +486,7 @@ def test_a_task_knows_whether_spark_has_started_it_before(monkeypatch: pytest.Mo
 def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """By ``shardsPerTask``."""
     wanted = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, After("9")) for n in range(3)]
-    monkeypatch.setattr(driver, "plan_bounded_read", lambda _config: wanted)
+    monkeypatch.setattr(coordinator, "plan_bounded_read", lambda _config: wanted)
 
     partitions = source(shardsPerTask="2").reader(SPARK_SCHEMA).partitions()
 
@@ -494,7 +495,7 @@ def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.Mon
 
 def test_a_batch_read_of_nothing_has_one_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would replace an empty list by a dummy partition."""
-    monkeypatch.setattr(driver, "plan_bounded_read", lambda _config: [])
+    monkeypatch.setattr(coordinator, "plan_bounded_read", lambda _config: [])
     reader = source().reader(SPARK_SCHEMA)
 
     (partition,) = reader.partitions()

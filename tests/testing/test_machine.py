@@ -13,13 +13,13 @@ from integration.model import KinesisModel, Laws, ManualClock, ModelLog
 
 from sluice.kinesis.source import KinesisSource
 from sluice.source import SplitId
-from sluice.source.admission import Limits
-from sluice.source.enumerator import StreamEnumerator
 from sluice.source.log_source import LogSource
-from sluice.source.probe import ProbeSettings
-from sluice.source.read_figures import ReadFigures
-from sluice.source.stream_log import Record, StreamLog
-from sluice.source.subscriptions import Subscriptions
+from sluice.source.logs.stream_log import Record, StreamLog
+from sluice.source.model.read_figures import ReadFigures
+from sluice.source.planning.enumerator import StreamEnumerator
+from sluice.source.probing.probe import ProbeSettings
+from sluice.source.settings import Limits
+from sluice.source.state.subscriptions import Subscriptions
 from sluice.testing import MemoryLog, MemorySource, QueryRunner, Subject, check_history, histories
 
 RESHARDS = ("split", "merge")

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from sluice.cli.storage import Storage, StoredFile
 from sluice.errors import SluiceError
-from sluice.source.offsets import Offsets
+from sluice.source.model.offsets import Offsets
 
 __all__ = ["NO_OFFSET", "Checkpoint", "CheckpointError", "LoggedBatch", "SourceOffset"]
 

@@ -13,8 +13,8 @@ from sluice.cli.positions import describe, position_json
 from sluice.cli.report import UsageError, duration, table
 from sluice.cli.storage import Storage, StorageError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position
-from sluice.source.splits import SplitId
+from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Position
+from sluice.source.model.splits import SplitId
 
 __all__ = [
     "BACKUPS",

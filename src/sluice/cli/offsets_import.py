@@ -7,8 +7,8 @@ import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from sluice.aws.arns import StreamArn
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.names.arns import StreamArn
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.imports import awslabs, databricks, kcl
 from sluice.cli.imports.places import TRIM_HORIZON, Imported, Place, at_time
@@ -19,10 +19,10 @@ from sluice.cli.service import STREAM_FORM, LiveStream, OtherStreamError, parse_
 from sluice.cli.storage import open_storage
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.kinesis.starting_positions import TIMESTAMP
-from sluice.kinesis.streams import StreamRef
-from sluice.source.sequence import sequence_of
-from sluice.source.splits import Split
+from sluice.kinesis.options.starting_positions import TIMESTAMP
+from sluice.kinesis.options.streams import StreamRef
+from sluice.source.model.sequence import sequence_of
+from sluice.source.model.splits import Split
 
 HELP = "make a startingPosition of where the KCL, awslabs' connector or Databricks' source has come to"
 

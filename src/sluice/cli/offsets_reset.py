@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from sluice.aws.connection import ConnectionConfig
-from sluice.aws.shard_table import ShardTable
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.names.shard_table import ShardTable
 from sluice.cli.checkpoint import Checkpoint, CheckpointError
 from sluice.cli.checkpoint_change import (
     BACKUPS,
@@ -36,7 +36,7 @@ from sluice.cli.service import foreign_shard
 from sluice.cli.storage import open_storage
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.kinesis.starting_positions import (
+from sluice.kinesis.options.starting_positions import (
     STARTING,
     TIMESTAMP,
     PerShard,
@@ -44,8 +44,8 @@ from sluice.kinesis.starting_positions import (
     shard_position,
     time_position,
 )
-from sluice.source.offsets import VERSIONS, AtHorizon, AtTime, Closed, Offsets, Position
-from sluice.source.splits import Split, SplitId
+from sluice.source.model.offsets import VERSIONS, AtHorizon, AtTime, Closed, Offsets, Position
+from sluice.source.model.splits import Split, SplitId
 
 HELP = "make a stopped query go on from another place; shows what it would do unless --execute is given"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.cli.checkpoint import Checkpoint, LoggedBatch, SourceOffset
 from sluice.cli.options import add_connection, connection_of
 from sluice.cli.positions import Lag, describe, known_lag, position_json
@@ -18,10 +18,10 @@ from sluice.cli.service import OtherStreamError, foreign_shard, source_kind
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant
-from sluice.kinesis.client import KinesisLog
-from sluice.source.cursor import iterator_start
-from sluice.source.offsets import After, Closed, Offsets, Position
-from sluice.source.splits import SplitId
+from sluice.kinesis.log.client import KinesisLog
+from sluice.source.logs.cursor import iterator_start
+from sluice.source.model.offsets import After, Closed, Offsets, Position
+from sluice.source.model.splits import SplitId
 
 HELP = "where every shard is, how far behind, and what the next batch starts from"
 

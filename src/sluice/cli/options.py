@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.aws.calling.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
 from sluice.cli.report import UsageError
 from sluice.options import read_options
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from sluice.cli.report import duration
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position
-from sluice.source.splits import SplitId
+from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position
+from sluice.source.model.splits import SplitId
 
 __all__ = ["Lag", "describe", "known_lag", "position_json", "shortened"]
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sluice.aws.arns import StreamArn
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.names.arns import StreamArn
 from sluice.cli.report import UsageError
 from sluice.cli.service import (
     LiveStream,
@@ -24,9 +24,9 @@ from sluice.cli.service import (
 )
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.instants import iso_instant
-from sluice.kinesis.client import KinesisLog
-from sluice.kinesis.streams import StreamRef
-from sluice.source.offsets import Closed, Offsets
+from sluice.kinesis.log.client import KinesisLog
+from sluice.kinesis.options.streams import StreamRef
+from sluice.source.model.offsets import Closed, Offsets
 
 __all__ = ["ADVICE", "NamedStreams", "SameStreams", "compare_streams", "connect"]
 

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sluice.aws.arns import NAME_FORM, STREAM_ARN_FORM, ConsumerArn, StreamArn, parse_name
-from sluice.aws.calls import Calls
-from sluice.aws.clients import configured_endpoint, endpoint_for
-from sluice.aws.connection import ENDPOINT_URL, REGION, ConnectionConfig
+from sluice.aws.calling.calls import Calls
+from sluice.aws.calling.clients import configured_endpoint, endpoint_for
+from sluice.aws.calling.connection import ENDPOINT_URL, REGION, ConnectionConfig
+from sluice.aws.names.arns import NAME_FORM, STREAM_ARN_FORM, ConsumerArn, StreamArn, parse_name
 from sluice.aws.regions import region_of
 from sluice.cli.report import UsageError
 from sluice.dynamodb_streams.source import FORMAT as _TABLES
 from sluice.errors import OptionError, SluiceError
 from sluice.instants import micros_from_datetime
-from sluice.kinesis.options import BACKOFF_DEFAULTS
-from sluice.kinesis.options import FORMAT as _KINESIS
-from sluice.kinesis.streams import StreamRef
+from sluice.kinesis.options.config import BACKOFF_DEFAULTS
+from sluice.kinesis.options.config import FORMAT as _KINESIS
+from sluice.kinesis.options.streams import StreamRef
 from sluice.retry import Backoff, Retrier
-from sluice.source.offsets import Offsets
+from sluice.source.model.offsets import Offsets
 
 __all__ = [
     "STREAM_FORM",

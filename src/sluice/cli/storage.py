@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.aws.clients import configured_endpoint, credentials_for, endpoint_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import configured_endpoint, credentials_for, endpoint_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.errors import SluiceError
 
 if TYPE_CHECKING:

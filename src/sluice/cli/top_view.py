@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from sluice.aws.exchanges import fetch as fetch_url
+from sluice.aws.wire.exchanges import fetch as fetch_url
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.positions import describe, known_lag
 from sluice.cli.report import duration, table
@@ -18,7 +18,7 @@ from sluice.destinations.http.transport import proxy_for
 from sluice.errors import SluiceError
 from sluice.hosts import is_loopback
 from sluice.instants import MICROS_PER_SECOND
-from sluice.source.offsets import After, Closed
+from sluice.source.model.offsets import After, Closed
 
 __all__ = ["Look", "QueryRow", "ShardRow", "frame", "line", "look_at_checkpoint", "look_at_listener", "rated"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket, split_s3_path
 from sluice.errors import SluiceError
 

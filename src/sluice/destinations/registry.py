@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, cast
 
-from sluice.aws.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.aws.calling.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
 from sluice.destinations.common.object_settings import OBJECT_OPTIONS, ObjectSettings
 from sluice.errors import OptionError
 from sluice.option_names import Explained

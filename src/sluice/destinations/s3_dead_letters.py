@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket, split_s3_path
 from sluice.destinations.common.object_settings import ObjectSettings
 from sluice.errors import ServiceError, SluiceError

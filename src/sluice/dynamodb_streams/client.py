@@ -1,4 +1,4 @@
-"""DynamoDB Streams as a `sluice.source.stream_log.StreamLog`, through the SDK's client.
+"""DynamoDB Streams as a `sluice.source.logs.stream_log.StreamLog`, through the SDK's client.
 
 The service says less than Kinesis: no answer tells how far it is from the newest record, no iterator starts
 at a time, and an empty page may come anywhere. What a reader needs besides is kept in the iterators that this
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
-from sluice.aws.calls import Calls
-from sluice.aws.changes import ChangeRecord, changes_of
+from sluice.aws.calling.calls import Calls
+from sluice.aws.wire.changes import ChangeRecord, changes_of
 from sluice.dynamodb_streams.streams import TableRef
 from sluice.errors import ServiceError
 from sluice.instants import micros_from_datetime, micros_from_seconds, parse_instant
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, StreamInfo, StreamLog
+from sluice.source.logs.stream_log import IteratorStart, Page, StreamInfo, StreamLog
+from sluice.source.model.splits import Split, SplitId
 
 __all__ = ["EMPTY_PAGES_IN_RANGE", "LARGEST_PAGE", "RETENTION", "DynamoDbStreamsLog"]
 

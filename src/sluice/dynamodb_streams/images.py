@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sluice.aws.mended_text import mended_json
+from sluice.aws.wire.mended_text import mended_json
 
 __all__ = ["IMAGE_FORMATS", "as_sent", "plain"]
 

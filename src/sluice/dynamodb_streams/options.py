@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sluice.aws.backoff_options import LISTING_PATIENCE, BackoffOptions
-from sluice.aws.connection import (
+from sluice.aws.calling.backoff_options import LISTING_PATIENCE, BackoffOptions
+from sluice.aws.calling.connection import (
     CONNECTION_OPTIONS,
     REGION,
     ConnectionConfig,
     connection_from_options,
 )
-from sluice.aws.shard_table import ShardTable
+from sluice.aws.names.shard_table import ShardTable
 from sluice.dynamodb_streams.starting_positions import STARTING, ByShard, StartingPosition
 from sluice.dynamodb_streams.streams import STREAM_ARN, TABLE_NAME, TableRef, tables_from_options
 from sluice.errors import OptionError

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from sluice.aws.changes import ChangeRecord
+from sluice.aws.wire.changes import ChangeRecord
 from sluice.dynamodb_streams.images import IMAGE_FORMATS, as_sent
-from sluice.source.splits import SplitId
+from sluice.source.model.splits import SplitId
 
 __all__ = ["ARROW_SCHEMA", "record_batch", "to_record_batches"]
 

@@ -28,17 +28,17 @@ from sluice.dynamodb_streams.starting_positions import (
 from sluice.options import Option, OptionValues
 from sluice.source.contracts import Coordinator, ReadTask
 from sluice.source.log_source import LogSource
-from sluice.source.splits import Split, SplitId
+from sluice.source.model.splits import Split, SplitId
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sluice.aws.changes import ChangeRecord
+    from sluice.aws.wire.changes import ChangeRecord
     from sluice.dynamodb_streams.client import DynamoDbStreamsLog
-    from sluice.source.enumerator import StreamEnumerator
-    from sluice.source.offsets import Position, SplitRange
-    from sluice.source.probe import ProbeSettings
-    from sluice.source.subscriptions import Subscriptions
+    from sluice.source.model.offsets import Position, SplitRange
+    from sluice.source.planning.enumerator import StreamEnumerator
+    from sluice.source.probing.probe import ProbeSettings
+    from sluice.source.state.subscriptions import Subscriptions
 
 __all__ = ["FORMAT", "SCHEMA", "DynamoDbStreamsSource"]
 
@@ -107,9 +107,7 @@ class DynamoDbStreamsSource(LogSource):
     # --- beside the driver ----------------------------------------------------------------------------
 
     def create_enumerator(self, *, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
-        from sluice.source.log_assembly import assemble_enumerator  # noqa: PLC0415 - see above
-
-        return assemble_enumerator(self, self._beside_driver(), subscriptions)
+        return self.enumerator_of(self._beside_driver(), subscriptions)
 
     def probe_settings(self) -> ProbeSettings:
         """Each read is billed, and a shard has a thousand changes a second at most: one page."""
@@ -171,7 +169,7 @@ class DynamoDbStreamsSource(LogSource):
     def _connect(
         self, pause: Callable[[float], None], empty_pages: int, *, is_endpoint_known: bool = False
     ) -> DynamoDbStreamsLog:
-        from sluice.aws.calls import Calls  # noqa: PLC0415 - see above
+        from sluice.aws.calling.calls import Calls  # noqa: PLC0415 - see above
         from sluice.dynamodb_streams.client import DynamoDbStreamsLog  # noqa: PLC0415
         from sluice.retry import Retrier  # noqa: PLC0415
 

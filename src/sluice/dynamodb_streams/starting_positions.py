@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sluice.aws.shard_table import FORM, ShardTable, parse_shard_table, quoted
+from sluice.aws.names.shard_table import FORM, ShardTable, parse_shard_table, quoted
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.options import Kind, Option
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Position, before
-from sluice.source.sequence import sequence_of
-from sluice.source.splits import Split, SplitId
+from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Position, before
+from sluice.source.model.sequence import sequence_of
+from sluice.source.model.splits import Split, SplitId
 
 if TYPE_CHECKING:
     from sluice.dynamodb_streams.client import DynamoDbStreamsLog

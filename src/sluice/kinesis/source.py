@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from sluice.kinesis.foreign_names import SOURCE_NAMES
-from sluice.kinesis.options import (
+from sluice.kinesis.options.config import (
     ALL_OPTIONS,
     BATCH_OPTIONS,
     FORMAT,
@@ -19,25 +18,27 @@ from sluice.kinesis.options import (
     SourceConfig,
     source_config_from_values,
 )
-from sluice.kinesis.starting_positions import initial_positions, starting_text
+from sluice.kinesis.options.foreign_names import SOURCE_NAMES
+from sluice.kinesis.options.starting_positions import initial_positions, starting_text
 from sluice.option_names import ForeignName
 from sluice.options import Option, OptionValues
-from sluice.source.contracts import Coordinator, ReadTask
+from sluice.source.contracts import ReadTask
 from sluice.source.log_source import LogSource
+from sluice.source.model.splits import Split, SplitId
 from sluice.source.settings import SourceSettings
-from sluice.source.splits import Split, SplitId
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sluice.kinesis.client import KinesisLog
-    from sluice.kinesis.fanout.assignment import FanOutAssignment
-    from sluice.kinesis.fanout_task import FanOutCursors
-    from sluice.source.enumerator import StreamEnumerator
-    from sluice.source.offsets import Position, SplitRange
-    from sluice.source.read_figures import ReadFigures
-    from sluice.source.stream_log import AnyRecord
-    from sluice.source.subscriptions import Subscriptions
+    from sluice.kinesis.log.client import KinesisLog
+    from sluice.kinesis.planner.coordinator import SourceCoordinator
+    from sluice.kinesis.shared.assignment import FanOutAssignment
+    from sluice.kinesis.task.cursors import FanOutCursors
+    from sluice.source.logs.stream_log import AnyRecord
+    from sluice.source.model.offsets import Position, SplitRange
+    from sluice.source.model.read_figures import ReadFigures
+    from sluice.source.planning.enumerator import StreamEnumerator
+    from sluice.source.state.subscriptions import Subscriptions
 
 __all__ = ["SCHEMA", "KinesisSource"]
 
@@ -99,7 +100,7 @@ class KinesisSource(LogSource):
         """
         if self.config.fan_out is None:
             return {}
-        from sluice.kinesis.consumers import register_at_load  # noqa: PLC0415 - see above
+        from sluice.kinesis.consumers.registration import register_at_load  # noqa: PLC0415 - see above
 
         return {**(earlier or {}), **register_at_load(self.config)}
 
@@ -127,7 +128,7 @@ class KinesisSource(LogSource):
         return self._create_log(pause, figures)
 
     def _create_log(self, pause: Callable[[float], None], figures: ReadFigures | None) -> KinesisLog:
-        from sluice.kinesis.client import KinesisLog  # noqa: PLC0415 - see above
+        from sluice.kinesis.log.client import KinesisLog  # noqa: PLC0415 - see above
         from sluice.retry import Retrier  # noqa: PLC0415
 
         retrier = Retrier(sleep=pause)
@@ -140,7 +141,7 @@ class KinesisSource(LogSource):
     def to_record_batches(
         self, pages: Iterable[tuple[SplitRange, Sequence[AnyRecord]]]
     ) -> Iterator[pa.RecordBatch]:
-        from sluice.kinesis.record_batches import to_record_batches  # noqa: PLC0415 - see above
+        from sluice.kinesis.log.record_batches import to_record_batches  # noqa: PLC0415 - see above
 
         return to_record_batches(pages, unpack=self.config.deaggregate)
 
@@ -155,28 +156,45 @@ class KinesisSource(LogSource):
             subscriptions: says how far subscriptions have come; shards without one are probed. None: all are.
             figures: count reads that were refused or repeated.
         """
-        from sluice.kinesis.client import KinesisLog  # noqa: PLC0415 - see above
-        from sluice.source.log_assembly import assemble_enumerator  # noqa: PLC0415
+        from sluice.kinesis.log.client import KinesisLog  # noqa: PLC0415 - see above
 
         log = KinesisLog.of(self.config, figures=figures).for_planning()
-        return assemble_enumerator(self, log, subscriptions)
+        return self.enumerator_of(log, subscriptions)
 
-    def create_coordinator(self) -> Coordinator:
-        from sluice.kinesis.driver import create_coordinator  # noqa: PLC0415 - see above
+    def create_coordinator(self) -> SourceCoordinator:
+        """Registers consumers, if the query reads by fan-out.
 
-        return create_coordinator(self.config)
+        Raises:
+            OptionError: the user named a consumer that cannot be used.
+            ServiceError: a consumer cannot be registered.
+        """
+        if self.config.polling_agent is not None:
+            from sluice.kinesis.planner.polling_coordinator import PollingAgentCoordinator  # noqa: PLC0415
+
+            return PollingAgentCoordinator(self, self.config.polling_agent)
+        if self.config.fan_out is not None:
+            from sluice.kinesis.planner.fan_out_coordinator import FanOutCoordinator  # noqa: PLC0415
+
+            return FanOutCoordinator(self, self.config.fan_out)
+        from sluice.kinesis.planner.coordinator import SourceCoordinator  # noqa: PLC0415 - see above
+
+        return SourceCoordinator(self)
 
     def plan_bounded(self) -> tuple[Sequence[SplitRange], FanOutAssignment | None]:
-        from sluice.kinesis.driver import assign_bounded_read, plan_bounded_read  # noqa: PLC0415 - see above
+        from sluice.kinesis.planner import coordinator  # noqa: PLC0415 - see above
 
-        assignment = assign_bounded_read(self.config)
-        return plan_bounded_read(self.config), assignment
+        assignment = None
+        if self.config.fan_out is not None:
+            from sluice.kinesis.planner.fan_out_coordinator import register_for_bounded_read  # noqa: PLC0415
+
+            assignment = register_for_bounded_read(self.config, self.config.fan_out)
+        return coordinator.plan_bounded_read(self), assignment
 
     def deal(self, ranges: Sequence[SplitRange]) -> list[tuple[SplitRange, ...]]:
         """Deals ranges out to tasks: as `shardsPerTask` says, or by what there is to read."""
         if self.config.shards_per_task is not None:
             return super().deal(ranges)
-        from sluice.kinesis.dealing import deal_by_content  # noqa: PLC0415 - see above
+        from sluice.kinesis.log.dealing import deal_by_content  # noqa: PLC0415 - see above
 
         return deal_by_content(ranges, SHARDS_PER_TASK)
 
@@ -190,7 +208,7 @@ class KinesisSource(LogSource):
     def pushed_cursors(self, task: ReadTask) -> FanOutCursors | None:
         if task.assignment is None or self.config.agent is None:
             return None
-        from sluice.kinesis.fanout_task import FanOutCursors, start_agent_if_wanted  # noqa: PLC0415 - see above
+        from sluice.kinesis.task.cursors import FanOutCursors, start_agent_if_wanted  # noqa: PLC0415 - see above
 
         assignment = task.assignment.found_at(task.driver_host)
         start_agent_if_wanted(self.config, self.config.agent, assignment)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import boto3
 from botocore.exceptions import BotoCoreError
 
-from sluice.aws.sdk_deadlines import limit_requests
+from sluice.aws.wire.sdk_deadlines import limit_requests
 from sluice.errors import SluiceError
 from sluice.metrics.board import Board
 from sluice.metrics.catalogue import Sample

@@ -17,8 +17,8 @@ from sluice.metrics.figures import (
     SourceMetrics,
     StreamMetrics,
 )
-from sluice.source.figure_tables import figures_from_json
-from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position
+from sluice.source.model.figure_tables import figures_from_json
+from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position
 
 __all__ = ["merge_sink_progress", "read_progress"]
 

@@ -10,16 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from sluice.source.admission import Limits
     from sluice.source.contracts import BaseSplitEnumerator, Coordinator, ReadTask, Source, SplitEnumerator
+    from sluice.source.finite.split_source import SplitSource
+    from sluice.source.finite.splits import FiniteRange, FiniteSplit, SplitEnd
     from sluice.source.log_source import LogSource, PushedCursors
-    from sluice.source.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position, SplitRange
-    from sluice.source.position_log import PositionLog
-    from sluice.source.reader import SplitReader
-    from sluice.source.settings import SourceSettings
-    from sluice.source.split_source import FiniteRange, FiniteSplit, SplitEnd, SplitSource
-    from sluice.source.splits import Lineage, Split, SplitId
-    from sluice.source.stream_log import (
+    from sluice.source.logs.position_log import PositionLog
+    from sluice.source.logs.stream_log import (
         AnyRecord,
         IteratorStart,
         Page,
@@ -28,6 +24,10 @@ if TYPE_CHECKING:
         StreamLog,
         ValueRecord,
     )
+    from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position, SplitRange
+    from sluice.source.model.splits import Lineage, Split, SplitId
+    from sluice.source.reading.reader import SplitReader
+    from sluice.source.settings import Limits, SourceSettings
 
 __all__ = [
     "After",
@@ -65,16 +65,16 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "admission": ("Limits",),
     "contracts": ("BaseSplitEnumerator", "Coordinator", "ReadTask", "Source", "SplitEnumerator"),
     "log_source": ("LogSource", "PushedCursors"),
-    "offsets": ("After", "AtHorizon", "AtTime", "Closed", "Offsets", "Position", "SplitRange"),
-    "position_log": ("PositionLog",),
-    "reader": ("SplitReader",),
-    "settings": ("SourceSettings",),
-    "split_source": ("FiniteRange", "FiniteSplit", "SplitEnd", "SplitSource"),
-    "splits": ("Lineage", "Split", "SplitId"),
-    "stream_log": (
+    "model.offsets": ("After", "AtHorizon", "AtTime", "Closed", "Offsets", "Position", "SplitRange"),
+    "logs.position_log": ("PositionLog",),
+    "reading.reader": ("SplitReader",),
+    "settings": ("Limits", "SourceSettings"),
+    "finite.split_source": ("SplitSource",),
+    "finite.splits": ("FiniteRange", "FiniteSplit", "SplitEnd"),
+    "model.splits": ("Lineage", "Split", "SplitId"),
+    "logs.stream_log": (
         "AnyRecord",
         "IteratorStart",
         "Page",

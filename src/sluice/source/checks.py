@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from sluice.errors import SourceRuleError
-from sluice.source.contracts import Source
-from sluice.source.log_source import LogSource
-from sluice.source.split_source import SplitSource
-from sluice.source.splits import SplitId
+from sluice.source.model.offsets import Offsets
+from sluice.source.model.splits import SplitId
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["are_offsets_constant", "checked_offsets", "checked_rows", "lag_by_stream", "reread_offsets"]
+
+class _Source(Protocol):
+    """What is asked of a `sluice.source.Source` here."""
+
+    name: ClassVar[str]
+
+    def schema(self) -> pa.Schema | str: ...
+
+    def offsets_to_json(self, offsets: Any) -> dict[str, Any]: ...
+
+    def offsets_from_json(self, value: Mapping[str, Any]) -> Any: ...
 
 
-def checked_offsets(source: Source, offsets: Any) -> dict[str, Any]:
+__all__ = ["checked_offsets", "checked_rows", "lag_by_stream", "reread_offsets"]
+
+
+def checked_offsets(source: _Source, offsets: Any) -> dict[str, Any]:
     """Offsets as JSON.
 
     Raises:
         SourceRuleError: they would not come back from Spark's log as they are.
     """
-    if type(source).offsets_to_json is Source.offsets_to_json and not isinstance(offsets, Mapping):
-        raise SourceRuleError(
-            f"source {source.name}: offsets are a dict, or offsets_to_json() makes one of them, not "
-            f"{offsets!r}"
-        )
     value = source.offsets_to_json(offsets)
-    if type(source).offsets_to_json is LogSource.offsets_to_json:
+    if isinstance(offsets, Offsets):
         return value  # our own code made it, and writing 10,000 splits once more takes a while
     try:
         text = json.dumps(value)
@@ -45,12 +51,7 @@ def checked_offsets(source: Source, offsets: Any) -> dict[str, Any]:
     return logged  # a copy, which stays as it is when the enumerator changes its offsets
 
 
-def are_offsets_constant(source: Source) -> bool:
-    """Whether Sluice's own code makes the offsets of a source; it never changes them afterwards."""
-    return isinstance(source, LogSource | SplitSource)
-
-
-def reread_offsets(source: Source, value: Mapping[str, Any]) -> Any:
+def reread_offsets(source: _Source, value: Mapping[str, Any]) -> Any:
     """Offsets as they come back from Spark's log: an enumerator may change them, and the log stays as it is.
 
     Args:
@@ -60,7 +61,7 @@ def reread_offsets(source: Source, value: Mapping[str, Any]) -> Any:
 
 
 def checked_rows(
-    source: Source, ranges: Sequence[Any], rows: Iterable[pa.RecordBatch], schema: pa.Schema
+    source: _Source, ranges: Sequence[Any], rows: Iterable[pa.RecordBatch], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """The rows with exactly the types that Spark expects.
 
@@ -81,7 +82,7 @@ def checked_rows(
 class _RowCheck:
     """Checks record batches one by one; see `checked_rows`."""
 
-    def __init__(self, source: Source, ranges: Sequence[Any], schema: pa.Schema) -> None:
+    def __init__(self, source: _Source, ranges: Sequence[Any], schema: pa.Schema) -> None:
         self._source = source
         self._ranges = ranges
         self._schema = schema

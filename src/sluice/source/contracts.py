@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from sluice.errors import OptionError, SourceRuleError
 from sluice.option_names import ForeignName
 from sluice.options import Option, OptionValues, read_options
-from sluice.source.admission import NO_LIMITS, Limits
-from sluice.source.read_figures import ReadFigures
-from sluice.source.settings import SETTINGS_OPTIONS, SourceSettings, settings_from_options
+from sluice.source.model.read_figures import ReadFigures
+from sluice.source.settings import NO_LIMITS, SETTINGS_OPTIONS, Limits, SourceSettings, settings_from_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Self
 
-    from sluice.source.reader import SplitReader
-    from sluice.source.task_reports import ReportAddress
+    from sluice.source.reading.reader import SplitReader
+    from sluice.source.reports.task_reports import ReportAddress
 
 __all__ = [
     "BaseSplitEnumerator",
@@ -81,6 +80,7 @@ class Source(ABC):
         FOREIGN_NAMES: names of other connectors' options that users may bring.
         TABLE_SCHEMA: the columns, where they depend on no option: for ``CREATE TABLE`` without columns.
         TABLE_OPTIONS: what nearly every user gives, for messages (``path = '...'``).
+        are_offsets_constant: Sluice's own code makes the offsets, and never changes them afterwards.
         settings: what the common options say. Set before anything else of a source is called.
     """
 
@@ -92,6 +92,7 @@ class Source(ABC):
     FOREIGN_NAMES: ClassVar[Sequence[ForeignName]] = ()
     TABLE_SCHEMA: ClassVar[str | None] = None
     TABLE_OPTIONS: ClassVar[str] = "<option> = '...'"
+    are_offsets_constant: ClassVar[bool] = False
 
     settings: SourceSettings = SourceSettings()
 
@@ -177,6 +178,11 @@ class Source(ABC):
 
     def offsets_to_json(self, offsets: Any) -> dict[str, Any]:
         """Offsets as Spark logs them. By default an enumerator's offsets are such a dict already."""
+        if not isinstance(offsets, Mapping):
+            raise SourceRuleError(
+                f"source {self.name}: offsets are a dict, or offsets_to_json() makes one of them, not "
+                f"{offsets!r}"
+            )
         return dict(offsets)
 
     def offsets_from_json(self, value: Mapping[str, Any]) -> Any:
@@ -195,7 +201,7 @@ class Source(ABC):
 
     def plan_bounded(self) -> tuple[Sequence[Any], Any]:
         """The ranges of a batch read, and what `Coordinator.assign` tells its tasks."""
-        from sluice.source.checks import checked_offsets, reread_offsets  # noqa: PLC0415 - which imports this
+        from sluice.source.checks import checked_offsets, reread_offsets  # noqa: PLC0415 - not at `load()`
 
         coordinator = Coordinator(self.create_enumerator())
         enumerator = coordinator.enumerator
@@ -221,8 +227,8 @@ class Source(ABC):
     def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         """The rows of a task. The default reads its ranges in their order, some record batches ahead."""
         # Not beside the driver.
-        from sluice.source.prefetching import prefetch  # noqa: PLC0415
-        from sluice.source.rereading import read_patiently  # noqa: PLC0415
+        from sluice.source.reading.prefetching import prefetch  # noqa: PLC0415
+        from sluice.source.reading.rereading import read_patiently  # noqa: PLC0415
 
         reader, patience = self.create_reader(), self.settings.read_retry_duration
         yield from prefetch(
@@ -327,7 +333,7 @@ class Coordinator:
 
     def report(self) -> dict[str, Any]:
         """What goes into Spark's progress reports beside the newest offsets: the lag of each split."""
-        from sluice.source.checks import lag_by_stream  # noqa: PLC0415 - which imports this
+        from sluice.source.checks import lag_by_stream  # noqa: PLC0415 - not at `load()`
 
         lag = lag_by_stream(self.enumerator.millis_behind_latest)
         return {"millisBehindLatest": lag} if lag else {}

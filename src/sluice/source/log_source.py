@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from sluice.instants import micros_from_seconds
 from sluice.options import Option
 from sluice.source.contracts import ReadTask, Source
+from sluice.source.model.splits import Split, SplitId
 from sluice.source.settings import LOG_BATCH_OPTIONS, LOG_OPTIONS, LOG_STREAMING_OPTIONS
-from sluice.source.splits import Split, SplitId
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sluice.source.cursor import Cursor
-    from sluice.source.data_loss import DataLossPolicy
-    from sluice.source.enumerator import StreamEnumerator
-    from sluice.source.offsets import Offsets, Position, SplitRange
-    from sluice.source.probe import ProbeSettings
-    from sluice.source.read_figures import ReadFigures
-    from sluice.source.stream_log import AnyRecord, StreamLog
-    from sluice.source.subscriptions import Subscriptions
+    from sluice.source.logs.cursor import Cursor
+    from sluice.source.logs.data_loss import DataLossPolicy
+    from sluice.source.logs.stream_log import AnyRecord, StreamLog
+    from sluice.source.model.offsets import Offsets, Position, SplitRange
+    from sluice.source.model.read_figures import ReadFigures
+    from sluice.source.planning.enumerator import StreamEnumerator
+    from sluice.source.planning.planner import Planner
+    from sluice.source.probing.probe import Probe, ProbeSettings
+    from sluice.source.probing.session import ProbeSession
+    from sluice.source.state.split_state import SplitState
+    from sluice.source.state.subscriptions import Subscriptions
 
 __all__ = ["LogSource", "PushedCursors"]
+
+_POLL_INTERVAL: Final = 0.1
+"""Seconds until the planner reads a split again if the service sets no limit. Spark asks 90 times a
+second."""
+_UNLIMITED_BURST: Final = 1000
+"""More reads in a second than the planner makes."""
 
 Pause = Callable[[float], None]
 
@@ -59,6 +71,8 @@ class LogSource(Source):
     COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_OPTIONS
     STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_STREAMING_OPTIONS
     BATCH_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_BATCH_OPTIONS
+
+    are_offsets_constant: ClassVar[bool] = True
 
     streams: Sequence[str] = ()
     page_limit: int = 10_000
@@ -104,9 +118,14 @@ class LogSource(Source):
         Args:
             now: the time by the service's clock (microseconds).
         """
-        from sluice.source.log_assembly import positions_by_settings  # noqa: PLC0415 - see `contracts`
+        from sluice.source.model.offsets import AtHorizon, AtTime  # noqa: PLC0415 - see `contracts`
 
-        return positions_by_settings(self.settings, splits, now)
+        settings = self.settings
+        instant = now if settings.starting == "LATEST" else settings.starting_timestamp
+        start: Position = AtHorizon(pinned=now)
+        if settings.starting != "EARLIEST" and instant is not None:
+            start = AtTime(min(instant, now), pinned=now)
+        return {split.id: start for split in splits}
 
     def to_record_batches(
         self, pages: Iterable[tuple[SplitRange, Sequence[AnyRecord]]]
@@ -122,9 +141,13 @@ class LogSource(Source):
 
     def probe_settings(self) -> ProbeSettings:
         """How rarely the planner reads a split."""
-        from sluice.source.log_assembly import probe_settings  # noqa: PLC0415 - see `contracts`
+        from sluice.source.probing.probe import ProbeSettings  # noqa: PLC0415 - tasks do not probe
 
-        return probe_settings(self.reads_per_second)
+        if self.reads_per_second is None:
+            burst = _UNLIMITED_BURST
+            return ProbeSettings(time.sleep, seconds_per_read=_POLL_INTERVAL, burst=burst, first_burst=burst)
+        burst = max(1, self.reads_per_second - 1)
+        return ProbeSettings(time.sleep, burst=burst, first_burst=self.reads_per_second)
 
     # --- what is made of a log --------------------------------------------------------------------------
 
@@ -134,20 +157,43 @@ class LogSource(Source):
         Args:
             subscriptions: says how far subscriptions have come; splits without one are probed.
         """
-        from sluice.source.log_assembly import assemble_enumerator  # noqa: PLC0415 - see `contracts`
+        return self.enumerator_of(self.create_log(time.sleep), subscriptions)
 
-        return assemble_enumerator(self, self.create_log(time.sleep), subscriptions)
+    def enumerator_of(self, log: StreamLog, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
+        """As `create_enumerator`, of a log that is there; it closes the log."""
+        # Not in tasks.
+        from sluice.source.logs.checked_log import CheckedLog  # noqa: PLC0415
+        from sluice.source.logs.data_loss import DataLossPolicy  # noqa: PLC0415
+        from sluice.source.planning.enumerator import EnumeratorSettings, StreamEnumerator  # noqa: PLC0415
+        from sluice.source.planning.planner import Planner, PlannerSettings  # noqa: PLC0415
+        from sluice.source.probing.probe import Probe  # noqa: PLC0415
+
+        checked, common = CheckedLog(log, self.name), self.settings
+        data_loss = DataLossPolicy(checked, common.fail_on_data_loss, checked.server_time, source=self.name)
+        probe = Probe(checked, data_loss, self.probe_settings())
+        planner = Planner(
+            probe, checked.server_time, PlannerSettings(common.fail_on_data_loss, self.max_drift)
+        )
+        by_number = partial(_initial_positions, self, probe, planner)
+        settings = EnumeratorSettings(
+            list(self.streams or [self.name]),
+            by_number if checked.has_numbers else self.initial_positions,
+            common.discovery_interval,
+            self.starting_text,
+            max_family=common.splits_per_task,
+        )
+        return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
 
     def offsets_to_json(self, offsets: Offsets) -> dict[str, Any]:
         return offsets.to_json()
 
     def offsets_from_json(self, value: Mapping[str, Any]) -> Offsets:
-        from sluice.source.offsets import Offsets  # noqa: PLC0415 - see `contracts`
+        from sluice.source.model.offsets import Offsets  # noqa: PLC0415 - see `contracts`
 
         return Offsets.from_json(value)
 
     def deal(self, ranges: Sequence[SplitRange]) -> list[tuple[SplitRange, ...]]:
-        from sluice.source.assigner import assign_ranges  # noqa: PLC0415 - see `contracts`
+        from sluice.source.reading.assigner import assign_ranges  # noqa: PLC0415 - see `contracts`
 
         return assign_ranges(ranges, self.settings.splits_per_task)
 
@@ -165,12 +211,72 @@ class LogSource(Source):
             DataLossError: records of a range are gone, and ``failOnDataLoss`` is true.
             ServiceError: a call failed for good.
         """
-        from sluice.source.log_assembly import read_side_by_side  # noqa: PLC0415 - see `contracts`
-
-        return self.to_record_batches(read_side_by_side(self, task))
+        return self.to_record_batches(_read_side_by_side(self, task))
 
     @property
     def max_drift(self) -> int | None:
         """How much later than an unread record a row may have arrived (microseconds); None: any time."""
         drift = self.settings.max_drift
         return None if drift is None else micros_from_seconds(drift)
+
+
+def _initial_positions(
+    source: LogSource, probe: Probe, planner: Planner, splits: Sequence[Split], now: int
+) -> Mapping[SplitId, Position]:
+    """The starting positions in a log that has positions. They replace times: then the times of later records
+    do not matter.
+    """
+    from sluice.source.logs.stream_log import IteratorStart  # noqa: PLC0415 - not in tasks
+    from sluice.source.model.offsets import AtTime  # noqa: PLC0415
+
+    positions = source.initial_positions(splits, now)
+
+    def find(_session: ProbeSession, state: SplitState) -> Position | None:
+        position = state.position
+        if not isinstance(position, AtTime):
+            return None
+        start = IteratorStart("AT_TIMESTAMP", timestamp=position.instant)
+        if position.instant >= now:
+            start = IteratorStart("LATEST")
+        return replace(position, number=probe.log.number_of(state.split.id, start))
+
+    states = [probe.state(split, positions[split.id]) for split in splits if split.id in positions]
+    return {**positions, **planner.pool.for_all(states, find)}
+
+
+def _read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[SplitRange, Sequence[AnyRecord]]]:
+    """The pages of a task's ranges as they come: those of one range in order."""
+    from sluice.retry import Retrier, patient  # noqa: PLC0415 - not at `load()`
+    from sluice.source.logs.checked_log import CheckedLog  # noqa: PLC0415
+    from sluice.source.logs.data_loss import DataLossPolicy  # noqa: PLC0415
+    from sluice.source.reading.fetcher import fetch_side_by_side  # noqa: PLC0415 - not beside the driver
+    from sluice.source.reading.reader import RangeReader, ReadSettings  # noqa: PLC0415
+
+    pushed = source.pushed_cursors(task)
+
+    def is_buffered(split_range: SplitRange) -> bool:
+        return pushed is not None and pushed.is_buffered(split_range.split)
+
+    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
+        patience = source.settings.read_retry_duration
+        connect = partial(source.create_counting_log, pause, task.figures)
+        connected = Retrier(sleep=pause).call(patient(patience), connect)
+        with contextlib.closing(CheckedLog(connected, source.name)) as log:
+            expiry = {} if split_range.expiry is None else {split_range.split.stream: split_range.expiry}
+            data_loss = DataLossPolicy(
+                log, source.settings.fail_on_data_loss, log.server_time, expiry, source.name
+            )
+            settings = ReadSettings(
+                source.page_limit,
+                source.read_interval,
+                pause,
+                patience=patience,
+            )
+            open_cursor = None if pushed is None else partial(pushed.open, log, data_loss)
+            yield from RangeReader(log, data_loss, settings, open_cursor, task.figures).read(split_range)
+
+    # One thread reads what is buffered. Every other range is waited for in a thread of its own, so these
+    # come first.
+    ordered = sorted(task.ranges, key=is_buffered)
+    at_once = 1 + sum(not is_buffered(each) for each in task.ranges)
+    return fetch_side_by_side(ordered, read, at_once=at_once)

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from sluice.instants import MICROS_PER_SECOND, TIME_FORM, micros_from_seconds, parse_time
 from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, duration, integer, size
-from sluice.source.admission import NO_LIMITS, Limits
 
 __all__ = [
     "LOG_OPTIONS",
     "LOG_STREAMING_OPTIONS",
+    "NO_LIMITS",
     "SETTINGS_OPTIONS",
     "STREAMING_OPTIONS",
+    "Limits",
     "SourceSettings",
     "settings_from_options",
 ]
@@ -96,6 +97,31 @@ LOG_OPTIONS: Final[tuple[Option[Any], ...]] = (
 """The common options of logs."""
 LOG_STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (*STREAMING_OPTIONS, MAX_TIME_SPAN, MAX_DRIFT)
 LOG_BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING_TIMESTAMP,)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one batch may hold.
+
+    Attributes:
+        records: in all splits together, counted before deaggregation.
+        bytes: in all splits together.
+        span: arrival time on every split (microseconds).
+        may_be_last: whether the run may end with this batch. Then no record that is there now, and that the
+            limits allow, is left to the next one.
+    """
+
+    records: int | None = None
+    bytes: int | None = None
+    span: int | None = None
+    may_be_last: bool = False
+
+    @property
+    def is_none(self) -> bool:
+        return self.records is None and self.bytes is None and self.span is None
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sluice.errors import SluiceError
-from sluice.source.offsets import Offsets
+from sluice.source.model.offsets import Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from sluice.errors import SluiceError
-from sluice.source.admission import Limits
-from sluice.source.checks import are_offsets_constant, checked_offsets, checked_rows
+from sluice.source.checks import checked_offsets, checked_rows
 from sluice.source.contracts import ReadTask
-from sluice.source.logged_offsets import LoggedOffsets
-from sluice.source.task_reports import ReportAddress, send_report
+from sluice.source.model.logged_offsets import LoggedOffsets
+from sluice.source.reports.task_reports import ReportAddress, send_report
+from sluice.source.settings import Limits
 from sluice.spark.border import shorten_traceback, shortened
 from sluice.spark.logs import configure_driver_log
 from sluice.spark.workers import (
@@ -189,7 +189,7 @@ class StreamReader(DataSourceStreamReader):
         return LoggedOffsets(
             self._source.offsets_from_json,
             partial(checked_offsets, self._source),
-            are_constant=are_offsets_constant(self._source),
+            are_constant=self._source.are_offsets_constant,
         )
 
     def _limits(self, limit: Any) -> Limits:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sluice.source.admission import Limits
 from sluice.source.contracts import Source
+from sluice.source.settings import Limits
 from sluice.testing.runner import QueryRunner, Row
 
 if TYPE_CHECKING:

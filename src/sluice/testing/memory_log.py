@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import ServiceError
-from sluice.source.splits import Split, SplitId
-from sluice.source.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
+from sluice.source.logs.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
+from sluice.source.model.splits import Split, SplitId
 
 __all__ = ["SECOND", "Fault", "MemoryLog", "MemoryShard", "hash_key"]
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from sluice.options import TEXT, Option, OptionValues
 from sluice.source.log_source import LogSource
-from sluice.source.probe import ProbeSettings
-from sluice.source.splits import SplitId
-from sluice.source.stream_log import Record
+from sluice.source.logs.stream_log import Record
+from sluice.source.model.splits import SplitId
+from sluice.source.probing.probe import ProbeSettings
 from sluice.testing.memory_log import MemoryLog
 
 __all__ = ["MemorySource"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.source.admission import Limits
 from sluice.source.checks import checked_offsets, checked_rows, reread_offsets
 from sluice.source.contracts import Coordinator, ReadTask, Source
+from sluice.source.settings import Limits
 
 __all__ = ["QueryRunner", "Row"]
 

@@ -9,7 +9,7 @@ import pytest
 from fake_endpoint import destination
 from raw_endpoint import RawEndpoint, raw_endpoint
 
-from sluice.aws import watchdog
+from sluice.aws.wire import watchdog
 from sluice.destinations.common import first_contact
 from sluice.destinations.http import HttpDestination, transport
 from sluice.destinations.http.options import HTTP_OPTIONS, rules_from_options

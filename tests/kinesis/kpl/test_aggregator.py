@@ -12,9 +12,9 @@ from aws_kinesis_agg.messages_pb2 import AggregatedRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kinesis.kpl.aggregator import Aggregator
-from sluice.kinesis.kpl.deaggregator import Unpacked, unpack
-from sluice.kinesis.kpl.format import MAGIC
+from sluice.kinesis.log.kpl.aggregator import Aggregator
+from sluice.kinesis.log.kpl.deaggregator import Unpacked, unpack
+from sluice.kinesis.log.kpl.format import MAGIC
 
 MANY = 10**9
 # Also empty keys, which the format has and the service refuses.

@@ -15,10 +15,10 @@ from aws_kinesis_agg.messages_pb2 import AggregatedRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.kinesis.kpl import deaggregator
-from sluice.kinesis.kpl.deaggregator import deaggregate
-from sluice.kinesis.kpl.format import MAGIC
-from sluice.source.stream_log import Record
+from sluice.kinesis.log.kpl import deaggregator
+from sluice.kinesis.log.kpl.deaggregator import deaggregate
+from sluice.kinesis.log.kpl.format import MAGIC
+from sluice.source.logs.stream_log import Record
 
 ALL = (0, 2**128 - 1)
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

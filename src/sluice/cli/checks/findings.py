@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
-from sluice.aws.calls import Calls
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.calls import Calls
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.errors import is_unanswered
 from sluice.errors import ServiceError
 from sluice.retry import Backoff, Retrier

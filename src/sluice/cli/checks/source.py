@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sluice.aws.arns import consumer_path
+from sluice.aws.names.arns import consumer_path
 from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity
-from sluice.kinesis.consumer_calls import NOT_CREATED
-from sluice.kinesis.fanout_options import FanOutConfig
-from sluice.kinesis.options import SourceConfig
-from sluice.kinesis.streams import StreamRef
+from sluice.kinesis.consumers.calls import NOT_CREATED
+from sluice.kinesis.options.config import SourceConfig
+from sluice.kinesis.options.fan_out import FanOutConfig
+from sluice.kinesis.options.streams import StreamRef
 
 __all__ = ["check_source"]
 

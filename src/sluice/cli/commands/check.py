@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.cli.checks.dynamodb_streams import check_dynamodb_streams
 from sluice.cli.checks.findings import Finding, Findings
 from sluice.cli.checks.identity import Identity, find_identity
@@ -19,7 +19,7 @@ from sluice.destinations.registry import read_sink
 from sluice.dynamodb_streams.source import FORMAT as DYNAMODB_STREAMS
 from sluice.dynamodb_streams.source import DynamoDbStreamsSource
 from sluice.errors import OptionError
-from sluice.kinesis.options import source_config_from_options
+from sluice.kinesis.options.config import source_config_from_options
 
 HELP = "check credentials, endpoint, streams or tables, permissions, consumers and destination of a query"
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice.aws.arns import CONSUMER_ARN_FORM, ConsumerArn, StreamArn, consumer_path
-from sluice.aws.calls import Calls
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.calls import Calls
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.names.arns import CONSUMER_ARN_FORM, ConsumerArn, StreamArn, consumer_path
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.options import add_connection, connection_of
 from sluice.cli.report import Report, UsageError, table
@@ -28,14 +28,14 @@ from sluice.cli.service import (
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import iso_instant
-from sluice.kinesis.consumer_calls import (
+from sluice.kinesis.consumers.calls import (
     DESCRIBE,
     ConsumerDescription,
     deregister_consumer,
     list_consumers,
     read_description,
 )
-from sluice.kinesis.streams import StreamRef
+from sluice.kinesis.options.streams import StreamRef
 
 HELP = "list the fan-out consumers of streams with what they cost, and remove ones left over"
 

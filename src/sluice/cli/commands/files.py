@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from sluice.aws.connection import CONNECTION_OPTIONS, connection_from_options
+from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.cli.options import add_connection, given_options
 from sluice.cli.report import Report, UsageError, table
 from sluice.destinations.common.bucket import Bucket
@@ -15,7 +15,7 @@ from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.retention import CommittedEpoch, expire, sink_files
 from sluice.errors import OptionError
 from sluice.instants import iso_instant
-from sluice.kinesis.starting_positions import TIMESTAMP
+from sluice.kinesis.options.starting_positions import TIMESTAMP
 from sluice.options import read_options
 
 HELP = "list what destination s3 has committed below a path, and remove old batches"

@@ -32,7 +32,7 @@ from sluice.cli.imports.places import (
     at_time,
 )
 from sluice.instants import iso_instant
-from sluice.source.splits import SplitId
+from sluice.source.model.splits import SplitId
 
 __all__ = ["imported_checkpoint"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from sluice.cli.checkpoint import NO_OFFSET, Checkpoint
 from sluice.cli.imports.places import Imported, ImportedFormatError, Place, after
-from sluice.source.splits import SplitId
+from sluice.source.model.splits import SplitId
 
 __all__ = ["imported_checkpoint"]
 

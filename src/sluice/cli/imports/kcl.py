@@ -18,14 +18,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sluice.aws.arns import StreamArn
-from sluice.aws.calls import Calls
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.calls import Calls
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.names.arns import StreamArn
 from sluice.cli.imports.places import SHARD_END, TRIM_HORIZON, Imported, ImportedFormatError, Place, after
 from sluice.cli.report import UsageError
-from sluice.kinesis.streams import StreamRef
+from sluice.kinesis.options.streams import StreamRef
 from sluice.retry import Backoff, Retrier
-from sluice.source.splits import SplitId
+from sluice.source.model.splits import SplitId
 
 __all__ = ["imported_leases", "scan", "scanned_file"]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sluice.cli.report import UsageError
 from sluice.errors import SluiceError
-from sluice.source.splits import Split, SplitId
+from sluice.source.model.splits import Split, SplitId
 
 __all__ = ["SHARD_END", "TRIM_HORIZON", "Imported", "ImportedFormatError", "after", "at_time"]
 

@@ -13,8 +13,8 @@ import msgspec
 from botocore import exceptions as sdk
 from botocore import xform_name
 
-from sluice.aws.clients import client_for, endpoint_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for, endpoint_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.errors import (
     EXPIRED_CREDENTIALS,
     UNKNOWN_CREDENTIALS,
@@ -23,7 +23,7 @@ from sluice.aws.errors import (
     redact,
     translate,
 )
-from sluice.aws.responses import Outcome
+from sluice.aws.wire.responses import Outcome
 from sluice.destinations.common.first_contact import FirstContact
 from sluice.errors import OptionError, ServiceError
 from sluice.sink import Destination, Rejection, SubmitResult

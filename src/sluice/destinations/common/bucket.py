@@ -12,10 +12,10 @@ from urllib.parse import unquote_plus
 
 from botocore import xform_name
 
-from sluice.aws.clients import client_for, endpoint_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for, endpoint_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, DamagedAnswerError, translate
-from sluice.aws.receiving import read_stream
+from sluice.aws.wire.receiving import read_stream
 from sluice.destinations.common.object_settings import NO_CHECKSUMS, ObjectSettings, hint_for
 from sluice.errors import OptionError, ServiceError
 from sluice.instants import micros_from_datetime

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
-from sluice.aws.request_bodies import PreparedParameter
-from sluice.aws.responses import outcomes_of
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.wire.request_bodies import PreparedParameter
+from sluice.aws.wire.responses import outcomes_of
 from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
 from sluice.destinations.common.columns import (
     ROWS_AT_A_TIME,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from sluice.aws.connection import CONNECT_TIMEOUT, CONNECTION_OPTIONS, READ_TIMEOUT, ConnectionConfig
+from sluice.aws.calling.connection import CONNECT_TIMEOUT, CONNECTION_OPTIONS, READ_TIMEOUT, ConnectionConfig
 from sluice.destinations.http import options as http_options
 from sluice.destinations.http.call import HttpCall
 from sluice.destinations.http.converter import HttpRowConverter

@@ -10,7 +10,7 @@ from typing import Any
 
 from urllib3.exceptions import ConnectTimeoutError
 
-from sluice.aws.exchanges import TimedConnection, current_exchange
+from sluice.aws.wire.exchanges import TimedConnection, current_exchange
 
 __all__ = ["PatientConnection"]
 

@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 import urllib3.exceptions as http
 
-from sluice.aws.exchanges import Exchange, proxy_manager
+from sluice.aws.wire.exchanges import Exchange, proxy_manager
 from sluice.destinations.http.informational_responses import (
     is_informational,
     read_past_informational_responses,

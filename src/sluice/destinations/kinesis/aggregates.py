@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter, random_keys
 from sluice.destinations.kinesis.shard_map import Shard, ShardMap
-from sluice.kinesis.kpl.aggregator import Aggregator
-from sluice.kinesis.kpl.deaggregator import hash_key, unpack
-from sluice.kinesis.kpl.format import PRODUCER_LIBRARY_KEY
+from sluice.kinesis.log.kpl.aggregator import Aggregator
+from sluice.kinesis.log.kpl.deaggregator import hash_key, unpack
+from sluice.kinesis.log.kpl.format import PRODUCER_LIBRARY_KEY
 
 __all__ = [
     "Aggregate",

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from sluice.aws.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
-from sluice.aws.request_bodies import PreparedParameter
-from sluice.aws.responses import Outcome, outcomes_of
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.names.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
+from sluice.aws.wire.request_bodies import PreparedParameter
+from sluice.aws.wire.responses import Outcome, outcomes_of
 from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
 from sluice.destinations.common.entry_types import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import PartedRequests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluice.aws.foreign_names import AWSLABS, CONNECTION_NAMES, QUBOLE
+from sluice.aws.names.foreign_names import AWSLABS, CONNECTION_NAMES, QUBOLE
 from sluice.option_names import Explained, ForeignName, Taken
 
 __all__ = ["SINK_NAMES"]

@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from sluice.aws.calls import Calls
-from sluice.aws.connection import ConnectionConfig
-from sluice.aws.shards import list_shards
+from sluice.aws.calling.calls import Calls
+from sluice.aws.calling.connection import ConnectionConfig
+from sluice.aws.names.shards import list_shards
 from sluice.errors import ServiceError
 from sluice.retry import Backoff
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sluice.aws.connection import CONNECTION_OPTIONS, connection_from_options
+from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import ACCESS_OPTIONS, ObjectSettings
 from sluice.destinations.s3.destination import PATH

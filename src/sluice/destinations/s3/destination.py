@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import OBJECT_OPTIONS, ObjectSettings
 from sluice.destinations.s3.committer import OrphanRemoval, UploadCommitter

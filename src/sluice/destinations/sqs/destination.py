@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from sluice.aws.clients import client_for
-from sluice.aws.connection import ConnectionConfig
+from sluice.aws.calling.clients import client_for
+from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.regions import service_of
-from sluice.aws.request_bodies import PreparedParameter
+from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import NO_RESULT, AwsDestination, BatchCall, Refusal
 from sluice.destinations.common.entry_types import wrong_entry
 from sluice.destinations.common.parted_requests import PartedRequests

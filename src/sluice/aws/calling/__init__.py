@@ -1,0 +1,1 @@
+"""Clients, their options, and calls that are repeated."""

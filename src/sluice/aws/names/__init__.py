@@ -1,0 +1,1 @@
+"""ARNs, shards, and names of other connectors' options."""

@@ -1,0 +1,1 @@
+"""Bytes of requests and answers, decoded faster than the SDK does."""

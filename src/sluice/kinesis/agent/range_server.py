@@ -1,0 +1,159 @@
+"""Serves ranges to tasks over TCP, and takes in agents on worker hosts that join."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from sluice.channels.acceptor import Acceptor, RareWarning, listen
+from sluice.channels.channel import Address, Channel
+from sluice.channels.tls import Certificate
+from sluice.errors import ServiceError
+from sluice.kinesis.agent.answer_threads import AnswerThreads
+from sluice.kinesis.agent.shard_buffer import RangeUnavailable
+from sluice.kinesis.shared.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, decode_first_frame
+
+__all__ = ["ListenAt", "RangeServer"]
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_REQUEST: Final = 64 * 1024
+"""Bytes."""
+_REQUEST_TIMEOUT: Final = 5.0
+"""Seconds without a byte in the middle of a request."""
+_MOST_ANSWERS: Final = 256
+"""Ranges that are served side by side. A task waits for its turn beyond that; most ranges take a moment."""
+_LINGER: Final = 0.02
+"""Seconds for which a thread stays with a connection: a task reads several ranges one after the other."""
+_START_BYTES: Final = 16
+
+
+@dataclass(frozen=True)
+class ListenAt:
+    """Where a server listens.
+
+    Attributes:
+        bind: an address of this host, or its name; empty for all addresses.
+        ports: the first and the last port of the range from which it takes a free one; None: any.
+        certificate: for TLS; None: connections are not encrypted.
+    """
+
+    bind: str
+    ports: tuple[int, int] | None = None
+    certificate: Certificate | None = None
+
+
+class RangeServer:
+    """Listens at a free port, and answers one request after the other on each connection.
+
+    Connections that wait for a request are the acceptor's; a request gets a thread for as long as its answer
+    takes.
+
+    Args:
+        host: where tasks find it.
+        secret: a connection that does not prove that it knows it is closed.
+        read: gives the events of a range; raises RangeUnavailable.
+        join: takes the connection of an agent on a worker host, and returns when that agent is gone. None
+            where no agent may join.
+        listen_at: where it listens, where that is not `host` at any port.
+
+    Raises:
+        OSError: it can't listen there.
+
+    Attributes:
+        address: where tasks connect.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        secret: bytes,
+        read: Callable[[ReadRange], Iterator[bytes | memoryview]],
+        join: Callable[[Channel, JoinHub], None] | None = None,
+        *,
+        listen_at: ListenAt | None = None,
+    ) -> None:
+        self._read = read
+        self._join = join
+        place = listen_at or ListenAt(host)
+        listener = listen(place.bind, place.ports)
+        fingerprint, tls = b"", None
+        if (certificate := place.certificate) is not None:
+            fingerprint, tls = certificate.fingerprint, certificate.context
+        self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES), fingerprint)
+        self._threads = AnswerThreads(self._handle_request, _MOST_ANSWERS)
+        self._no_thread = RareWarning()
+        self._acceptor = Acceptor(listener, self.address, self._submit, tls=tls)
+        self._acceptor.start()
+
+    def close(self) -> None:
+        """Accepts no more connections, and no more requests. Those that were accepted are answered."""
+        self._acceptor.close()
+
+    def _submit(self, channel: Channel) -> None:
+        if not self._threads.submit(channel):
+            channel.close()
+            self._no_thread.log(
+                "port %d: no thread to serve a range; its task polls, and the next one may be served",
+                self.address.port,
+            )
+
+    def _handle_request(self, channel: Channel) -> None:
+        try:
+            while isinstance(request := _receive_request(channel), ReadRange):
+                self._answer(channel, request)
+                if channel.is_idle(_LINGER):
+                    self._acceptor.watch(channel)
+                    return
+            if self._join is not None:
+                threading.Thread(
+                    target=self._serve_agent,
+                    args=(self._join, channel, request),
+                    name="sluice-hub",
+                    daemon=True,
+                ).start()
+                return
+        except (EOFError, OSError):
+            pass  # the task has all it asked for, or is gone
+        except (ServiceError, msgspec.MsgspecError, RuntimeError) as error:
+            _log.warning(
+                "port %d: closed a connection, as a request can't be served: %s", self.address.port, error
+            )
+        except Exception:  # noqa: BLE001 - the thread goes on with the next request
+            _log.exception("port %d: closed a connection, as a request can't be served", self.address.port)
+        channel.close()
+
+    def _serve_agent(
+        self, join: Callable[[Channel, JoinHub], None], channel: Channel, request: JoinHub
+    ) -> None:
+        try:
+            join(channel, request)
+        finally:
+            channel.close()
+
+    def _answer(self, channel: Channel, request: ReadRange) -> None:
+        events: Iterator[bytes | memoryview] = iter(())
+        try:
+            events = self._read(request)
+            for payload in events:
+                channel.send(EVENT, payload)
+        except RangeUnavailable as reason:
+            channel.send(UNAVAILABLE, str(reason).encode())
+        else:
+            channel.send(DONE)
+        finally:
+            if isinstance(events, Generator):  # lets go of the event that was being sent
+                events.close()
+
+
+def _receive_request(channel: Channel) -> ReadRange | JoinHub:
+    channel.set_timeout(_REQUEST_TIMEOUT)
+    request = decode_first_frame(channel.receive(at_most=_LONGEST_REQUEST))
+    channel.set_timeout(None)
+    return request

@@ -1,0 +1,1 @@
+"""Enhanced fan-out's consumers: which there are, and which are ours."""

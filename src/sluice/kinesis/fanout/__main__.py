@@ -1,9 +1,0 @@
-"""Runs an agent; see `sluice.kinesis.fanout.agent.agent`."""
-
-import os
-import sys
-
-from sluice.kinesis.fanout.agent.agent import main
-
-main(sys.argv[1:])
-os._exit(0)  # does not wait for threads that wait for the service

@@ -1,0 +1,1 @@
+"""The stream as a log: calls, records, and what becomes of them."""

@@ -1,0 +1,391 @@
+"""The options of the source, each declared once, and the `SourceConfig` that they make."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sluice.aws.calling.backoff_options import LISTING_PATIENCE, BackoffOptions
+from sluice.aws.calling.connection import (
+    CONNECTION_OPTIONS,
+    REGION,
+    WIRE_FORMATS,
+    ConnectionConfig,
+    connection_from_options,
+)
+from sluice.aws.names.shard_table import ShardTable
+from sluice.errors import OptionError
+from sluice.instants import micros_from_seconds
+from sluice.kinesis.options.agent import (
+    POLLING_AGENT_OPTIONS,
+    AgentConfig,
+    polling_agent_from_options,
+)
+from sluice.kinesis.options.fan_out import (
+    AGENT,
+    CONSUMER_ARN,
+    CONSUMER_DEREGISTRATION,
+    FAN_OUT_OPTIONS,
+    PLACE,
+    FanOutConfig,
+    fan_out_from_options,
+)
+from sluice.kinesis.options.foreign_names import SOURCE_NAMES
+from sluice.kinesis.options.starting_positions import (
+    ENDING,
+    ENDING_TIMESTAMP,
+    LATEST,
+    STARTING,
+    STARTING_TIMESTAMP,
+    TRIM_HORIZON,
+    AtTimestamp,
+    EndingPosition,
+    PerShard,
+    StartingPosition,
+    Word,
+)
+from sluice.kinesis.options.streams import STREAM_ARN, STREAM_NAME, StreamRef, streams_from_options
+from sluice.options import (
+    BOOLEAN,
+    Option,
+    OptionValues,
+    choice,
+    duration,
+    integer,
+    read_options,
+    size,
+)
+from sluice.retry import Backoff
+from sluice.source.contracts import refuse_idle_options
+from sluice.source.settings import NO_LIMITS, READ_RETRY_DURATION, Limits
+
+__all__ = [
+    "ALL_OPTIONS",
+    "BACKOFF_DEFAULTS",
+    "SOURCE_OPTIONS",
+    "Polling",
+    "SourceConfig",
+    "source_config_from_options",
+    "source_config_from_values",
+]
+
+_log = logging.getLogger(__name__)
+
+FORMAT: Final = "kinesis-efo"
+_MILLISECOND: Final = 0.001
+
+MAX_RECORDS = Option(
+    "maxRecordsPerTrigger",
+    integer(1),
+    None,
+    "Records that a batch aims at, counted before deaggregation; exceeded by at most one page per shard.",
+)
+MAX_BYTES = Option(
+    "maxBytesPerTrigger", size(1), None, "Bytes that a batch aims at; exceeded by at most one page per shard."
+)
+MAX_TIME_SPAN = Option(
+    "maxTimeSpanPerTrigger",
+    duration(_MILLISECOND),
+    None,
+    "A batch covers at most this much arrival time on every shard.",
+)
+MAX_DRIFT = Option(
+    "maxDrift",
+    duration(1.0),
+    None,
+    "No row of a later batch arrived more than this before the latest row of an earlier one, so that a "
+    "watermark with this delay drops no row for being read late: shards wait for one that is throttled, "
+    "failing or behind. At least 1s.",
+)
+DISCOVERY_INTERVAL = Option(
+    "shardDiscoveryInterval",
+    duration(_MILLISECOND),
+    10.0,
+    "How often shards are listed again.",
+    shown_default="10s",
+)
+SHARDS_PER_TASK = Option(
+    "shardsPerTask",
+    integer(1),
+    None,
+    "Shards that one Spark task reads at a time. By default, where Spark has cores for more tasks, there is "
+    "one for every 8 shards or 10,000 records of a batch.",
+    shown_default="up to 16",
+)
+DEAGGREGATE = Option(
+    "deaggregate",
+    BOOLEAN,
+    True,
+    "Unpack aggregated records of the Kinesis Producer Library; `subSequenceNumber` counts inside each.",
+    shown_default="true",
+)
+FAIL_ON_DATA_LOSS = Option(
+    "failOnDataLoss",
+    BOOLEAN,
+    True,
+    "Fail when records between two batches have expired or a shard has vanished; `false`: log it and go on. "
+    "A shard that listings lack has vanished only if the service says so; until then the query waits, with a "
+    "warning.",
+    shown_default="true",
+)
+RECORDS_LIMIT = Option(
+    "getRecordsLimit", integer(1, 10_000), 10_000, "Polling: the most records of one page."
+)
+RECORDS_INTERVAL = Option(
+    "getRecordsInterval",
+    duration(),
+    0.2,
+    "Polling: pause between two reads of one shard.",
+    shown_default="200ms",
+)
+
+WIRE_FORMAT = Option(
+    "wireFormat",
+    choice(*WIRE_FORMATS),
+    "auto",
+    "Form in which records are asked for. `auto`: CBOR, and JSON for few records, for subscriptions, and "
+    "where the endpoint does not know CBOR.",
+)
+
+# Operation to its defaults, those of FLIP-128: retries, base and max (seconds), exponent.
+BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
+    "SubscribeToShard": Backoff(10, 1.0, 2.0, 1.5),
+    "RegisterStreamConsumer": Backoff(10, 0.5, 2.0, 1.5),
+    "DeregisterStreamConsumer": Backoff(10, 0.5, 2.0, 1.5),
+    "ListStreamConsumers": Backoff(10, 0.2, 1.0, 1.5),
+    "DescribeStreamConsumer": Backoff(50, 2.0, 5.0, 1.5),
+    "GetRecords": Backoff(3, 0.3, 1.0, 1.5),
+    "GetShardIterator": Backoff(3, 0.3, 1.0, 1.5),
+    "ListShards": Backoff(10, 1.0, 5.0, 1.5),
+}
+
+
+_FAN_OUT_OPERATIONS: Final = (
+    "SubscribeToShard",
+    "RegisterStreamConsumer",
+    "DeregisterStreamConsumer",
+    "ListStreamConsumers",
+    "DescribeStreamConsumer",
+)
+"""Polling calls none of them."""
+
+_BACKOFFS: Final = {name: BackoffOptions.declare(name, default) for name, default in BACKOFF_DEFAULTS.items()}
+
+SOURCE_OPTIONS: tuple[Option[Any], ...] = (
+    STREAM_NAME,
+    STREAM_ARN,
+    *FAN_OUT_OPTIONS,
+    STARTING,
+    STARTING_TIMESTAMP,
+    ENDING,
+    ENDING_TIMESTAMP,
+    MAX_RECORDS,
+    MAX_BYTES,
+    MAX_TIME_SPAN,
+    MAX_DRIFT,
+    DISCOVERY_INTERVAL,
+    SHARDS_PER_TASK,
+    DEAGGREGATE,
+    FAIL_ON_DATA_LOSS,
+    RECORDS_LIMIT,
+    RECORDS_INTERVAL,
+    READ_RETRY_DURATION,
+    *POLLING_AGENT_OPTIONS,
+    WIRE_FORMAT,
+    *(option for backoff in _BACKOFFS.values() for option in backoff.all),
+)
+
+ALL_OPTIONS: Final[tuple[Option[Any], ...]] = (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """Page size (records), and the pause between two reads of a shard (seconds)."""
+
+    records_limit: int = 10_000
+    interval: float = 0.2
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """The options of the source as plain data, which Spark may pickle. Durations are seconds.
+
+    Attributes:
+        streams: in the order that the user gave. Each name is there once.
+        backoffs: operation (``GetRecords``) to how it is retried.
+        max_drift: how much later than an unread record a row may have arrived; None: any time.
+        fan_out: None for polling.
+        polling_agent: None where the planner and the tasks poll by themselves.
+    """
+
+    connection: ConnectionConfig
+    streams: tuple[StreamRef, ...]
+    backoffs: Mapping[str, Backoff]
+    start: StartingPosition = LATEST
+    end: EndingPosition = LATEST
+    limits: Limits = NO_LIMITS
+    max_drift: float | None = None
+    polling: Polling = Polling()
+    shard_discovery_interval: float = 10.0
+    shards_per_task: int | None = None
+    deaggregate: bool = True
+    fail_on_data_loss: bool = True
+    read_retry_duration: float = 900.0
+    fan_out: FanOutConfig | None = None
+    polling_agent: AgentConfig | None = None
+
+    @property
+    def agent(self) -> AgentConfig | None:
+        """The options of the agent, whether it subscribes or polls; None where there is no agent."""
+        return self.fan_out or self.polling_agent
+
+
+# What does nothing in a batch read, which has no triggers and no agent, and runs once.
+STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    MAX_RECORDS,
+    MAX_BYTES,
+    MAX_TIME_SPAN,
+    MAX_DRIFT,
+    DISCOVERY_INTERVAL,
+    CONSUMER_DEREGISTRATION,
+    AGENT,
+    *PLACE.all,
+    *POLLING_AGENT_OPTIONS,
+)
+BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING, ENDING_TIMESTAMP)
+
+
+def source_config_from_options(options: Mapping[str, str], *, streaming: bool | None = None) -> SourceConfig:
+    """Reads the options of a source.
+
+    Args:
+        options: as Spark passes them: keys in any case, values as text.
+        streaming: whether it is a streaming read or a batch read. Each refuses the options that do nothing
+            in it. None: not known yet.
+
+    Raises:
+        OptionError: all problems in one message.
+    """
+    values = read_options(FORMAT, ALL_OPTIONS, options, foreign=SOURCE_NAMES)
+    refuse_idle_options(values, STREAMING_OPTIONS, BATCH_OPTIONS, streaming=streaming)
+    return source_config_from_values(values)
+
+
+def source_config_from_values(values: OptionValues) -> SourceConfig:
+    """What parsed options say.
+
+    Raises:
+        OptionError: all problems in one message.
+    """
+    streams = streams_from_options(values)
+    fan_out = fan_out_from_options(values, streams)
+    polling_agent = polling_agent_from_options(values, is_polling=fan_out is None)
+    connection = replace(connection_from_options(values), wire_format=values.require(WIRE_FORMAT))
+    connection = _with_region(values, connection, streams, fan_out)
+    start = _read_start(values, streams)
+    end = _read_end(values, start)
+    values.check()
+    if fan_out is None:
+        _name_idle_backoffs(values, streams)
+    return SourceConfig(
+        connection=connection,
+        streams=streams,
+        backoffs=_read_backoffs(values),
+        start=start,
+        end=end,
+        limits=_read_limits(values),
+        max_drift=values.get(MAX_DRIFT),
+        polling=Polling(values.require(RECORDS_LIMIT), values.require(RECORDS_INTERVAL)),
+        shard_discovery_interval=values.require(DISCOVERY_INTERVAL),
+        shards_per_task=values.get(SHARDS_PER_TASK),
+        deaggregate=values.require(DEAGGREGATE),
+        fail_on_data_loss=values.require(FAIL_ON_DATA_LOSS),
+        read_retry_duration=values.require(READ_RETRY_DURATION),
+        fan_out=fan_out,
+        polling_agent=polling_agent,
+    )
+
+
+def _read_backoffs(values: OptionValues) -> Mapping[str, Backoff]:
+    """How each operation is retried. While the service refuses listings because of load, a query that starts
+    waits for minutes.
+    """
+    listing = _BACKOFFS["ListShards"].read(values, throttle_patience=LISTING_PATIENCE)
+    return {name: backoff.read(values) for name, backoff in _BACKOFFS.items()} | {"ListShards": listing}
+
+
+def _name_idle_backoffs(values: OptionValues, streams: tuple[StreamRef, ...]) -> None:
+    """Says that retries were set for calls that polling never makes.
+
+    The other options of fan-out are refused, as they ask for something that there is not. These only say how
+    often something is tried, and stay where a query is switched from one publisher to the other.
+    """
+    options = (option for name in _FAN_OUT_OPERATIONS for option in _BACKOFFS[name].all)
+    if idle := ", ".join(option.key for option in options if values.given(option)):
+        _log_idle_once(", ".join(stream.name for stream in streams), idle)
+
+
+@functools.cache
+def _log_idle_once(streams: str, idle: str) -> None:
+    # Spark makes processes that it uses again read the options for every batch.
+    _log.warning("%s: options that do nothing while records are polled: %s", streams, idle)
+
+
+def _read_limits(values: OptionValues) -> Limits:
+    span = values.get(MAX_TIME_SPAN)
+    micros = None if span is None else micros_from_seconds(span)
+    return Limits(values.get(MAX_RECORDS), values.get(MAX_BYTES), micros)
+
+
+def _with_region(
+    values: OptionValues,
+    connection: ConnectionConfig,
+    streams: tuple[StreamRef, ...],
+    fan_out: FanOutConfig | None,
+) -> ConnectionConfig:
+    # An ARN names the region of its stream; the SDK's chain could choose another one.
+    region, owners = streams[0].region if streams else None, f"the streams of '{STREAM_ARN.key}'"
+    if region is None:
+        region, owners = fan_out.region if fan_out else None, f"the consumers of '{CONSUMER_ARN.key}'"
+    if region is None:
+        return connection
+    if connection.region not in (None, region):
+        values.reject_value(REGION, f"{owners} are in {region}")
+    return replace(connection, region=region)
+
+
+def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> StartingPosition:
+    position = values.get(STARTING)
+    instant = _read_instant(values, STARTING, STARTING_TIMESTAMP)
+    if isinstance(position, ShardTable):
+        try:
+            return PerShard.of(position, [stream.name for stream in streams]) if streams else PerShard()
+        except OptionError as error:
+            values.reject(STARTING.key, str(error))
+    if position == Word("TRIM_HORIZON"):
+        return TRIM_HORIZON
+    return LATEST if instant is None else AtTimestamp(instant)
+
+
+def _read_end(values: OptionValues, start: StartingPosition) -> EndingPosition:
+    instant = _read_instant(values, ENDING, ENDING_TIMESTAMP)
+    if instant is None:
+        return LATEST
+    if isinstance(start, AtTimestamp) and instant < start.instant:
+        values.reject_value(ENDING_TIMESTAMP, f"it is before '{STARTING_TIMESTAMP.key}'")
+    return AtTimestamp(instant)
+
+
+def _read_instant(values: OptionValues, position: Option[Any], timestamp: Option[int]) -> int | None:
+    """The time that belongs to the position AT_TIMESTAMP; None with any other position."""
+    is_timed = values.get(position) == Word("AT_TIMESTAMP")
+    if values.given(timestamp) and not is_timed:
+        values.reject(timestamp.key, f"needs '{position.key}' AT_TIMESTAMP")
+    elif is_timed and not values.mentions(timestamp):
+        values.reject(
+            timestamp.key, f"is required with '{position.key}' AT_TIMESTAMP: {timestamp.kind.allowed}"
+        )
+    return values.get(timestamp) if is_timed else None

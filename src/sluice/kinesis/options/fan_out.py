@@ -1,0 +1,248 @@
+"""The options of enhanced fan-out, and the `FanOutConfig` that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sluice.aws.names.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
+from sluice.kinesis.options.agent import AgentConfig, PlaceOptions, missing_for_agents
+from sluice.kinesis.options.streams import StreamRef
+from sluice.options import Kind, Option, OptionValues, choice
+
+__all__ = ["FAN_OUT_OPTIONS", "PLACE", "FanOutConfig", "fan_out_from_options"]
+
+
+RECORD_PUBLISHER = Option(
+    "recordPublisher",
+    choice("efo", "polling"),
+    None,
+    "How records are fetched: `efo` (enhanced fan-out) or `polling`.",
+    shown_default="`efo` when a consumer is named, else `polling`",
+)
+CONSUMER_NAME = Option(
+    "consumerName",
+    Kind("string", NAME_FORM, parse_name),
+    None,
+    "Name of the fan-out consumer, which is registered with every stream that is read.",
+    shown_default="required for `efo` unless ARNs are given",
+    billed=True,
+)
+CONSUMER_REGISTRATION = Option(
+    "consumerRegistration",
+    choice("lazy", "eager", "none"),
+    None,
+    "When the consumer is registered, unless it exists: `lazy` when the query starts, `eager` at `.load()`, "
+    "`none` by the user, who gives `consumerArn`.",
+    shown_default="`lazy`; `none` when ARNs are given",
+)
+CONSUMER_DEREGISTRATION = Option(
+    "consumerDeregistration",
+    choice("auto", "never"),
+    "auto",
+    "`auto`: on stop, a consumer that this query registered is deregistered. `never`: it stays.",
+)
+CONSUMER_ARN = Option(
+    "consumerArn",
+    Kind("arn", CONSUMER_ARN_FORM, ConsumerArn.parse),
+    None,
+    "ARN of a consumer that the user has registered, where one stream is read.",
+)
+CONSUMER_ARNS = Option(
+    "consumerArn.*",
+    Kind("arn", CONSUMER_ARN_FORM, ConsumerArn.parse),
+    None,
+    "The same for one of several streams: `consumerArn.<stream>`, in any case.",
+)
+AGENT = Option(
+    "fanOutAgent",
+    choice("driver", "workers", "none"),
+    "driver",
+    "Where subscriptions stay open between batches: in one process beside the driver, in one on each worker "
+    "host, or nowhere. Without an agent every task subscribes anew, at most once in 5 s per shard. A batch "
+    "read has no agent.",
+)
+_BUFFERS: Final = "Bytes that one agent buffers before it stops reading from the service."
+PLACE: Final = PlaceOptions("fanOut", "the agent", buffer_mib=256, buffers=_BUFFERS)
+FALLBACK = Option(
+    "subscribeToShardFallback",
+    choice("polling", "fail"),
+    "polling",
+    "What happens where fan-out does not deliver records: they are read by `polling`, or the query fails "
+    "(`fail`).",
+)
+
+FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    RECORD_PUBLISHER,
+    CONSUMER_NAME,
+    CONSUMER_REGISTRATION,
+    CONSUMER_DEREGISTRATION,
+    CONSUMER_ARN,
+    CONSUMER_ARNS,
+    AGENT,
+    *PLACE.all,
+    FALLBACK,
+)
+
+
+@dataclass(frozen=True)
+class FanOutConfig(AgentConfig):
+    """The options of enhanced fan-out as plain data, which Spark may pickle.
+
+    Attributes:
+        consumer_name: None with `registration` ``none``.
+        registration: ``lazy``, ``eager`` or ``none``.
+        deregister: deregister a consumer that this query registered when the query is stopped.
+        arns: stream's name to its consumer's ARN; empty unless `registration` is ``none``.
+        may_poll: read by polling what fan-out does not deliver; False makes that an error.
+        registered: stream's name to the ARN of the consumer that ``load()`` registered.
+    """
+
+    consumer_name: str | None = None
+    registration: str = "lazy"
+    deregister: bool = True
+    arns: Mapping[str, str] = field(default_factory=dict)
+    may_poll: bool = True
+    registered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def options(self) -> PlaceOptions:
+        """See `AgentConfig.options`."""
+        return PLACE
+
+    @property
+    def region(self) -> str | None:
+        """The region that the consumers' ARNs name; None without ARNs."""
+        return next((ConsumerArn.parse(arn).region for arn in self.arns.values()), None)
+
+
+def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> FanOutConfig | None:
+    """Reads the options of fan-out; None for polling. Notes what is wrong for `OptionValues.check`.
+
+    Args:
+        values: read with FAN_OUT_OPTIONS declared.
+        streams: the streams that are read.
+    """
+    if values.foreign_name(CONSUMER_NAME) and not values.mentions(RECORD_PUBLISHER):
+        # By itself it does nothing in the other connector. Here it would register a consumer, which costs
+        # money.
+        values.reject(
+            CONSUMER_NAME.key,
+            f"would turn fan-out on here, which AWS charges for: leave it out to poll, or give "
+            f"'{RECORD_PUBLISHER.key}' efo as well",
+        )
+    has_arns = values.mentions(CONSUMER_ARN) or values.mentions(CONSUMER_ARNS)
+    is_named = has_arns or values.mentions(CONSUMER_NAME)
+    if (values.get(RECORD_PUBLISHER) or ("efo" if is_named else "polling")) == "polling":
+        _refuse_with_polling(values)
+        return None
+    if missing := missing_for_agents():
+        why = (
+            f"fan-out needs Linux or macOS, as Python has no {missing} here; leave it out to read by polling"
+        )
+        _refuse_each(values, FAN_OUT_OPTIONS, why)
+        return None
+    registration = values.get(CONSUMER_REGISTRATION) or ("none" if has_arns else "lazy")
+    arns: Mapping[str, str] = {}
+    if registration == "none":
+        arns = _read_arns(values, streams)
+    elif has_arns:
+        why = f"'{CONSUMER_REGISTRATION.key}' is {registration}: a consumer's ARN is for none"
+        _refuse_each(values, (CONSUMER_ARN, CONSUMER_ARNS), why)
+    elif not is_named:
+        values.reject(
+            CONSUMER_NAME.key,
+            f"is required with '{RECORD_PUBLISHER.key}' efo: {NAME_FORM} (or give '{CONSUMER_ARN.key}')",
+        )
+    agent = values.require(AGENT)
+    if agent == "none":
+        _refuse_each(values, PLACE.all, f"'{AGENT.key}' is none: there is no agent")
+    return FanOutConfig(
+        consumer_name=None if registration == "none" else values.get(CONSUMER_NAME),
+        registration=registration,
+        deregister=registration != "none" and values.get(CONSUMER_DEREGISTRATION) == "auto",
+        arns=arns,
+        agent=agent,
+        may_poll=values.get(FALLBACK) == "polling",
+        **PLACE.read(values),
+    )
+
+
+def _refuse_with_polling(values: OptionValues) -> None:
+    # Refused, because the user would take an option that does nothing for one that works.
+    if values.given(RECORD_PUBLISHER):
+        why = f"'{RECORD_PUBLISHER.key}' is polling: it is for efo only"
+    else:
+        why = f"it is for fan-out, which needs '{CONSUMER_NAME.key}' or '{CONSUMER_ARN.key}'"
+    _refuse_each(values, FAN_OUT_OPTIONS[1:], why)
+
+
+def _refuse_each(values: OptionValues, options: Sequence[Option[Any]], why: str) -> None:
+    for option in options:
+        if option.is_prefix:
+            for suffix, arn in values.with_prefix(option).items():
+                values.reject(option.key[:-1] + suffix, f"is {arn.text!r}: {why}")
+        elif values.given(option):
+            values.reject_value(option, why)
+
+
+def _read_arns(values: OptionValues, streams: Sequence[StreamRef]) -> Mapping[str, str]:
+    found = _match_arns(values, streams)
+    regions = {arn.region for _, arn in found.values()}
+    if len(regions) > 1:
+        values.reject(CONSUMER_ARNS.key, f"are in {' and '.join(sorted(regions))}: allowed is one region")
+    for stream in streams:
+        keyed = f"{CONSUMER_ARN.key}.{stream.name}"
+        if stream.name in found:
+            _check_arn(values, stream, *found[stream.name])
+        elif not values.mentions(CONSUMER_ARN) and not values.mentions_key(keyed):
+            # An ARN that was given and is not found has been refused already.
+            missing = CONSUMER_ARN.key if len(streams) == 1 else keyed
+            values.reject(
+                missing, f"is required with '{CONSUMER_REGISTRATION.key}' none: {CONSUMER_ARN_FORM}"
+            )
+    return {name: arn.text for name, (_, arn) in found.items()}
+
+
+def _match_arns(values: OptionValues, streams: Sequence[StreamRef]) -> dict[str, tuple[str, ConsumerArn]]:
+    """Stream's name to the key under which the user gave its consumer's ARN, and that ARN."""
+    found: dict[str, tuple[str, ConsumerArn]] = {}
+    names = [stream.name for stream in streams]
+    arn = values.get(CONSUMER_ARN)
+    if arn is not None and len(names) > 1:
+        values.reject_value(
+            CONSUMER_ARN,
+            f"it is for one stream: give '{CONSUMER_ARN.key}.<stream>' for each of {', '.join(names)}",
+        )
+    elif arn is not None and names:
+        found[names[0]] = (CONSUMER_ARN.key, arn)
+    for suffix, keyed_arn in values.with_prefix(CONSUMER_ARNS).items():
+        key = f"{CONSUMER_ARN.key}.{suffix}"
+        # Spark hands keys on in lower case; streams' names differ by case.
+        matching = [name for name in names if name.lower() == suffix.lower()]
+        if len(matching) > 1:
+            both = " and ".join(f"'{name}'" for name in matching)
+            values.reject(
+                key, f"could be for {both}, as keys have no case: read them apart, or give 'consumerName'"
+            )
+        elif matching and matching[0] in found:
+            values.reject(key, f"and '{found[matching[0]][0]}' exclude one another: give one of them")
+        elif matching:
+            found[matching[0]] = (key, keyed_arn)
+        elif names:
+            values.reject(
+                key, f"is {keyed_arn.text!r}: no such stream is read: allowed are {', '.join(names)}"
+            )
+    return found
+
+
+def _check_arn(values: OptionValues, stream: StreamRef, key: str, arn: ConsumerArn) -> None:
+    given = f"is {arn.text!r}:"
+    name = values.get(CONSUMER_NAME)
+    if arn.stream != stream.name:
+        values.reject(key, f"{given} that is a consumer of stream '{arn.stream}', not of '{stream.name}'")
+    elif stream.arn not in (None, arn.stream_arn):
+        values.reject(key, f"{given} that is not a consumer of {stream.arn}")
+    elif name not in (None, arn.consumer):
+        values.reject(key, f"{given} '{CONSUMER_NAME.key}' is '{name}'; leave it out, or let them agree")

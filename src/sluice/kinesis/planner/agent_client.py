@@ -1,0 +1,450 @@
+"""The planning process' end of its link to the agent.
+
+It starts the agent, tells it which shards to subscribe to, and keeps what the agent reports. All of this
+may be lost with the agent: then the planner probes, and another agent is asked for the shards that are read
+by then. While the agent is silent, the planner probes as well, and no call here waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from sluice.channels.channel import SPARK_DRIVER, Address
+from sluice.kinesis.planner.agent_consumers import AgentConsumers
+from sluice.kinesis.planner.agent_process import AgentProcess, RunningAgent
+from sluice.kinesis.planner.agent_supervisor import AgentSupervisor, SupervisedAgent
+from sluice.kinesis.planner.agent_use import AgentUse
+from sluice.kinesis.planner.shard_subscription import ShardSubscription
+from sluice.kinesis.planner.shard_subscriptions import CONSUMER_MISSING, ShardSubscriptions, described
+from sluice.kinesis.shared.launch import AgentPlace, AgentSetup
+from sluice.kinesis.shared.protocol import (
+    FAR_BEHIND,
+    TAKEN_OVER,
+    BufferHeld,
+    CallsCounted,
+    EventReceived,
+    FromAgent,
+    Listening,
+    RangesAsked,
+    StartFailed,
+    SubscriptionEnded,
+    ToAgent,
+    WorkerHosts,
+    decode_from_agent,
+    encode,
+)
+from sluice.source.model.offsets import Position
+from sluice.source.model.read_figures import ReadFigures
+from sluice.source.model.splits import SplitId
+from sluice.source.state.subscriptions import SubscriptionProgress
+
+__all__ = ["AgentClient"]
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_START_PAUSE: Final = 5.0
+"""Seconds. If the next agent may not be started sooner, because others failed to start, it is not waited
+for."""
+_START_INTERVAL: Final = 0.5
+"""Seconds between attempts to start an agent while one is waited for."""
+
+
+class AgentClient:
+    """The `Subscriptions` of a streaming query: those that its agent keeps open.
+
+    Calls come from the planning thread; messages of the agent are handled in a thread of their own, and a
+    third one notices when no messages come. None of them waits for the agent with the lock held.
+
+    Args:
+        setup: what agents are started with.
+        arns: stream's name to the ARN of its consumer, as far as that is known; see `set_consumers`.
+        renew: called, in a thread of its own, with a stream whose consumer may be gone. Returns the ARN of
+            the consumer to use from now on. None where the agent polls, without consumers.
+        figures: count reads of the agent that were refused or repeated.
+        launch: starts an agent. Raises OSError.
+        clock: monotonic seconds.
+
+    Attributes:
+        release: called, in a thread of its own, when no task reaches an agent, so that consumers are not
+            used. `renew` is called for each consumer when the query subscribes again.
+    """
+
+    def __init__(  # noqa: PLR0913 - a query's agent, its consumers, and what tests replace
+        self,
+        setup: AgentSetup,
+        arns: Mapping[str, str],
+        *,
+        renew: Callable[[str], str] | None,
+        figures: ReadFigures | None = None,
+        launch: Callable[[AgentSetup], RunningAgent] = AgentProcess,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        fan_out = setup.config.fan_out
+        self._placement = setup.agent.agent  # "driver", "workers" or "none"
+        self._may_poll = fan_out is None or fan_out.may_poll
+        self._deregisters = fan_out is not None and fan_out.deregister
+        self._streams = ", ".join(stream.name for stream in setup.config.streams)
+        self._figures = ReadFigures() if figures is None else figures
+        self._secret = setup.secret
+        self._renew = renew
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._setup = setup
+        self._is_closed = False
+        self._launch = launch
+        self._supervisor = AgentSupervisor(self._streams, lambda: launch(self._setup), clock)
+        self._consumers = AgentConsumers(arns, self._send)
+        self._use = AgentUse(clock)
+        self.release: Callable[[], None] = lambda: None
+        self._address: Address | None = None
+        self._listens = threading.Event()
+        self._hosts: frozenset[str] = frozenset()
+        self._silent_hosts = 0
+        self._worker_recoveries = 0
+        self._buffers: dict[str, BufferHeld] = {}
+        self._subscriptions = ShardSubscriptions(self._send, clock, may_poll=self._may_poll)
+
+    @property
+    def hub(self) -> Address | None:
+        """Where the agent beside the driver listens; None while it does not, or is silent."""
+        with self._lock:
+            return None if self._supervisor.is_silent else self._address
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Worker hosts that have an agent."""
+        return self._hosts
+
+    @property
+    def contested(self) -> frozenset[str]:
+        """ARNs of consumers that a reader which is not of this query uses. They must not be deregistered."""
+        return self._consumers.contested
+
+    def mark_contested(self, stream: str, arn: str) -> None:
+        """Another reader uses a consumer, which the agent cannot know, as it subscribes to nothing."""
+        with self._lock:
+            self._consumers.mark_contested(stream, arn)
+            self._send(self._consumers.message)
+
+    def figures(self) -> dict[str, Any]:
+        """The agent's state and its buffer, for progress reports.
+
+        ``state`` is ``none`` (no agent runs), ``starting``, ``listening`` or ``silent``. With agents on
+        worker hosts, the bytes are those of all of them. Silent subscriptions have brought nothing for 10 s,
+        or their agent has said nothing for 5 s; their shards are polled.
+        """
+        with self._lock:
+            if not self._supervisor.is_running:
+                state = "none"
+            elif self._address is None:
+                state = "starting"
+            else:
+                state = "silent" if self._supervisor.is_silent else "listening"
+            subscribed = self._subscriptions.open
+            found: dict[str, Any] = {
+                "state": state,
+                "subscribed": len(subscribed),
+                "silentSubscriptions": sum(state == "silent" or shard.is_silent for shard in subscribed),
+                "workers": len(self._hosts),
+                "silentWorkers": self._silent_hosts,
+            }
+            if self._buffers and state == "listening":
+                found["bufferedBytes"] = sum(each.held for each in self._buffers.values())
+                found["bufferSize"] = sum(each.limit for each in self._buffers.values())
+            return found
+
+    @property
+    def recoveries(self) -> int:
+        """How often an agent was heard again after a silence, on the driver's host or on a worker's."""
+        return self._supervisor.recoveries + self._worker_recoveries
+
+    def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
+        """Where tasks get the records of each shard, for the shards that an agent has a subscription to.
+
+        No task is sent to a silent agent, or to the agent of a silent subscription: it would wait.
+        Called for each batch.
+        """
+        with self._lock:
+            self._judge_use()
+            if self._use.is_paused:
+                return {}
+            found = self._agents(splits)
+            has_no_hosts = self._placement == "workers" and not self._hosts
+            is_awaited = has_no_hosts and self._address is not None
+            if is_awaited and splits:
+                self._use.record_awaiting_batch()
+            else:
+                self._use.record_batch(len(found))
+            return found
+
+    def _agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
+        if self._address is None or self._supervisor.is_silent:
+            return {}
+        found = {}
+        for split in splits:
+            shard = self._subscriptions.shards.get(split)
+            if shard is None or shard.ended is not None or (shard.is_silent and not shard.has_new_records):
+                continue
+            if shard.server is not None:
+                host, port, start, fingerprint = shard.server
+                found[split] = Address(host, port, self._secret, start, fingerprint)
+            elif self._placement == "driver":
+                found[split] = self._address
+        return found
+
+    def set_consumers(self, arns: Mapping[str, str]) -> None:
+        """Says which consumers to subscribe with: stream's name to ARN. Called before `follow`."""
+        with self._lock:
+            self._consumers.set_arns(arns)
+
+    def set_registered(self, arns: frozenset[str], logged: frozenset[str] = frozenset()) -> None:
+        """Says which consumers this query has registered, so that the agent deregisters them at a stop.
+
+        Args:
+            logged: those that the offset log names, and that stay after a crash.
+        """
+        with self._lock:
+            self._consumers.set_registered(arns, logged)
+
+    def start(self) -> None:
+        """Starts the agent, unless one runs or was started a moment ago. A closed client starts none."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self.check()
+            agent = self._supervisor.start()
+            if agent is None:
+                return
+            self._send(self._consumers.message)
+            threading.Thread(
+                target=self._receive, args=(agent,), name="sluice-fan-out-link", daemon=True
+            ).start()
+            agent.link.start(self.check)
+
+    def check(self) -> None:
+        """Notices that the agent has fallen silent, or speaks again. Called once a second by its link."""
+        with self._lock:
+            self._supervisor.check()
+            if self._supervisor.is_silent:
+                self._listens.clear()
+            elif self._address is not None:
+                self._listens.set()
+
+    def wait_for_agent(self, seconds: float) -> None:
+        """Blocks until an agent listens and is not silent, for at most `seconds`.
+
+        Returns sooner if none runs and it takes long until the next one may be started, or this is closed.
+        """
+        end = self._clock() + seconds
+        while not self._is_closed:
+            self.start()
+            left = end - self._clock()
+            if self._listens.is_set() or left <= 0 or self._supervisor.start_in > _LONGEST_START_PAUSE:
+                return
+            self._listens.wait(min(left, _START_INTERVAL))
+
+    def follow(self, positions: Mapping[SplitId, Position]) -> None:
+        """See `Subscriptions.follow`.
+
+        Raises:
+            ServiceError: the service refuses a subscription for good, and polling is forbidden.
+        """
+        with self._lock:
+            self.start()
+            if self._use.begin_resume():
+                threading.Thread(target=self._resume, daemon=True).start()
+            if self._use.is_paused:
+                positions = {}
+            if not self._supervisor.is_running or self._supervisor.is_silent:
+                return  # the next agent, or this one when it speaks again, is told where batches are by then
+            self._subscriptions.follow(positions)
+
+    def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
+        """See `Subscriptions.progress`. There is none while the agent is silent."""
+        with self._lock:
+            shard = self._subscriptions.shards.get(split)
+            return None if shard is None or self._supervisor.is_silent else shard.progress(position)
+
+    def is_subscribed(self, split: SplitId) -> bool:
+        """See `Subscriptions.is_subscribed`. An agent that stays silent is replaced, and forgets them all."""
+        with self._lock:
+            shard = self._subscriptions.shards.get(split)
+            return shard is not None and shard.ended is None
+
+    def tell_stop(self) -> None:
+        """Tells the agent to deregister what the query registered, once this process has ended.
+
+        Called in a signal handler: takes no lock. If the agent has died, and no trigger has started another
+        one yet, one is started for this alone. A second signal may start a second one, which does no harm.
+        """
+        if not self._deregisters or self._is_closed or self._supervisor.tell_stop():
+            return
+        consumers = self._consumers.message
+        if consumers.registered:
+            with contextlib.suppress(OSError):
+                agent = self._launch(self._setup)
+                agent.channel.send(encode(consumers))
+                agent.tell_stop()
+
+    def close(self) -> None:
+        """Closes the link, at which the agent ends. Without `tell_stop` before, consumers stay."""
+        with self._lock:
+            self._is_closed = True
+            self._supervisor.close()
+
+    # --- agents that no task reaches ------------------------------------------------------------------
+
+    def _judge_use(self) -> None:
+        """Ends subscriptions that tasks can't reach, which cost money, and says so."""
+        if self._use.is_unused:
+            self._use.reset()
+            if self._may_poll:
+                self._handle_unused()
+        elif (part := self._use.find_small_part()) is not None:
+            _log.warning(
+                "%s: tasks have asked agents for %d of the %d ranges that these hold, and poll the "
+                "others: some hosts can't connect to all agents; see their executors' logs for the addresses",
+                self._streams,
+                *part,
+            )
+
+    def _handle_unused(self) -> None:
+        problem = f"no task has reached the agent at {self._address}, or asked it for anything"
+        if self._setup.place.is_guessed:
+            self._setup = replace(self._setup, place=AgentPlace(SPARK_DRIVER, ""))
+            _log.warning("%s: %s; another one is started, at Spark's own address", self._streams, problem)
+            self._supervisor.restart()
+            return
+        pause = self._use.begin_pause()
+        _log.warning(
+            "%s: %s, for a minute: everything is polled. Subscriptions are ended, and consumers that this "
+            "query registered are deregistered; next attempt in %.0f min. Let workers connect to the driver "
+            "at the ports of option '%s', or name an address that they reach: option '%s'"
+            if self._renew
+            else "%s: %s, for a minute: planner and tasks poll; next attempt in %.0f min. Let workers "
+            "connect to the driver at the ports of option '%s', or name an address that they reach: option "
+            "'%s'",
+            self._streams,
+            problem,
+            pause / 60,
+            self._setup.agent.options.ports.key,
+            self._setup.agent.options.address.key,
+        )
+        # Before the consumers go, which would be an error of each subscription.
+        self._subscriptions.follow({})
+        threading.Thread(target=self.release, daemon=True).start()
+
+    def _resume(self) -> None:
+        """Subscribes again after a pause, with consumers that are there; in a thread of its own."""
+        if self._renew is not None:
+            for stream in self._consumers.streams:
+                self._renew_consumer(self._renew, stream)
+        with self._lock:
+            self._use.end_pause()
+        _log.info("%s: subscribing again; tasks may reach the agent by now", self._streams)
+
+    # --- messages of the agent ------------------------------------------------------------------------
+
+    def _receive(self, agent: SupervisedAgent) -> None:
+        """The thread of an agent."""
+        try:
+            while True:
+                self._handle_message(decode_from_agent(agent.link.receive()))
+        except (EOFError, OSError):
+            pass
+        except Exception:  # noqa: BLE001 - this thread alone receives from the agent
+            _log.exception("the agent is ended: a message of it can't be handled")
+        agent.link.close()  # or its thread would ask a dead agent for a word, once a second
+        with self._lock:
+            if not self._supervisor.forget(agent):
+                return
+            self._address = None
+            self._listens.clear()
+            self._subscriptions.forget()
+            self._hosts, self._silent_hosts = frozenset(), 0
+            self._buffers = {}
+        code = agent.end()
+        with self._lock:
+            self._supervisor.record_end(agent, code)
+
+    def _handle_message(self, message: FromAgent) -> None:
+        with self._lock:
+            match message:
+                case Listening():
+                    self._address = Address(
+                        message.host, message.port, self._secret, message.start, message.fingerprint
+                    )
+                    self._supervisor.mark_listening()
+                    self._listens.set()
+                case StartFailed():
+                    self._supervisor.mark_failed(message.reason)
+                case WorkerHosts():
+                    self._worker_recoveries += len(message.silent) < self._silent_hosts
+                    self._hosts, self._silent_hosts = frozenset(message.hosts), len(message.silent)
+                    self._buffers = {host: self._buffers[host] for host in self._hosts & self._buffers.keys()}
+                case BufferHeld():
+                    self._buffers[message.host] = message
+                case RangesAsked():
+                    self._use.record_asked(message.count)
+                case CallsCounted(split, refused, retries):
+                    self._figures.count_call(split, refused=refused, retries=retries)
+                case EventReceived() | SubscriptionEnded():
+                    shard = self._subscriptions.find(message.split, message.generation)
+                    if shard is None:
+                        pass  # about an earlier subscription
+                    elif isinstance(message, EventReceived):
+                        shard.record_event(message)
+                    else:
+                        self._handle_end(shard, message)
+
+    def _handle_end(self, shard: ShardSubscription, ended: SubscriptionEnded) -> None:
+        is_taken_over = ended.code == TAKEN_OVER
+        takes_back = is_taken_over and self._consumers.is_news(ended.consumer)
+        retry_after = self._subscriptions.record_end(shard, ended, takes_back=takes_back)
+        stream = ended.split.stream
+        _log.log(
+            logging.INFO if ended.code in ("", FAR_BEHIND) else logging.WARNING,
+            "%s: not subscribed; polling from %s on, next attempt to subscribe in %g s: %s"
+            if self._renew
+            else "%s: the agent does not read it; planner and tasks do from %s on, next attempt in %g s: %s",
+            ended.split,
+            described(shard.position),
+            retry_after,
+            ended.reason,
+        )
+        if is_taken_over:
+            self._consumers.mark_contested(stream, ended.consumer)
+        if self._use.is_paused:
+            return  # the consumer is not wanted
+        # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
+        may_be_missing = ended.code in (CONSUMER_MISSING, TAKEN_OVER)
+        if may_be_missing and self._renew and self._consumers.begin_renewal(stream):
+            threading.Thread(target=self._renew_consumer, args=(self._renew, stream), daemon=True).start()
+
+    # --- consumers ------------------------------------------------------------------------------------
+
+    def _renew_consumer(self, renew: Callable[[str], str], stream: str) -> None:
+        try:
+            arn = renew(stream)
+        except Exception as error:  # noqa: BLE001 - polling goes on, and so do attempts to subscribe
+            _log.warning(
+                "%s: the consumer is gone or going, and can't be registered; polling meanwhile: %s",
+                stream,
+                error,
+            )
+            return
+        finally:
+            with self._lock:
+                self._consumers.end_renewal(stream)
+        with self._lock:
+            if self._consumers.replace(stream, arn):
+                self._subscriptions.retry_now(stream)
+
+    def _send(self, message: ToAgent) -> None:
+        self._supervisor.send(message)

@@ -1,0 +1,91 @@
+"""Where the agent beside the driver listens, and where tasks find it.
+
+Spark knows at which address executors find the driver, and tells tasks, but not the planning process. So on a
+cluster tasks fill in the host.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from sluice.channels.channel import SPARK_DRIVER
+from sluice.channels.tls import is_tls_available, load_certificate
+from sluice.errors import OptionError
+from sluice.hosts import is_loopback, is_unspecified
+from sluice.kinesis.options.agent import AgentConfig
+from sluice.kinesis.shared.launch import AgentPlace, AgentSetup
+from sluice.spark_settings import SparkSettings
+
+__all__ = ["check_encryption", "place_agent"]
+
+_log = logging.getLogger(__name__)
+
+_LOOPBACK: Final = "127.0.0.1"
+_ALL: Final = ""
+"""All addresses of the host."""
+
+
+def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
+    """Where to put the agent beside the driver.
+
+    With a ``local`` master nothing else can reach it. Otherwise it listens as Spark's driver does.
+
+    Raises:
+        OptionError: the address that the user gives can't be reached from other hosts.
+    """
+    given, bind = agent.agent_address, agent.agent_bind_address
+    if bind is not None and is_unspecified(bind):
+        bind = _ALL
+    if given is not None:
+        if is_loopback(given) and spark.is_spread:
+            raise OptionError(
+                f"option '{agent.options.address.key}' is {given!r}: tasks of other hosts can't use it, and "
+                f"the master is {spark.master}: allowed is an address of the driver that they reach; left "
+                "out, it is Spark's own"
+            )
+        return AgentPlace(given, given if bind is None else bind)
+    if spark.is_local:
+        return AgentPlace(bind or _LOOPBACK, _LOOPBACK if bind is None else bind, bind is None)
+    if bind is None:
+        return AgentPlace(SPARK_DRIVER, spark.bind or _ALL)
+    return AgentPlace(bind or SPARK_DRIVER, bind)
+
+
+def check_encryption(setup: AgentSetup) -> None:
+    """Warns where records cross the network in clear because an extra is missing.
+
+    Raises:
+        OptionError: records have to be encrypted, and can't be; or the user's certificate can't be read here,
+            where the agent beside the driver needs it, too.
+    """
+    if not setup.is_encrypted:
+        return
+    if setup.agent.certificate is not None:
+        _check_certificate(setup.agent, setup.agent.certificate)
+        return
+    if is_tls_available():
+        return
+    encryption, certificate = setup.agent.options.encryption.key, setup.agent.options.certificate.key
+    if setup.agent.encryption == "tls":
+        raise OptionError(
+            f"option '{encryption}' is 'tls': agents need the extra 'tls' to make certificates (pip "
+            f"install 'pyspark-sluice[tls]'), or one that option '{certificate}' names"
+        )
+    _log.warning(
+        "records cross the network in clear between agents and tasks of other hosts: install the "
+        "extra 'tls' on all hosts (pip install 'pyspark-sluice[tls]'), or set option '%s'; '%s' none leaves "
+        "out this line",
+        certificate,
+        encryption,
+    )
+
+
+def _check_certificate(agent: AgentConfig, path: str) -> None:
+    try:
+        load_certificate(path)
+    except OSError as error:
+        raise OptionError(
+            f"option '{agent.options.certificate.key}' is {path!r}, which can't be read on the driver's "
+            f"host: {error}; allowed is {agent.options.certificate.kind.allowed}, without a passphrase"
+        ) from None

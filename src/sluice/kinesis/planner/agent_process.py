@@ -1,0 +1,196 @@
+"""The agent beside the driver as a child process, and how each of the two learns that the other has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from sluice.channels.channel import Channel
+from sluice.channels.processes import child_environment
+from sluice.kinesis.shared.launch import HELD_SIGNALS, STOP, AgentSetup, agent_command
+
+__all__ = ["AgentProcess", "RunningAgent", "StopSignals", "is_alive"]
+
+
+class RunningAgent(Protocol):
+    """What the planning process needs of an agent that it has started."""
+
+    @property
+    def channel(self) -> Channel:
+        """What the link to the agent runs over. The agent ends when it closes."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id, for the log."""
+
+    def tell_stop(self) -> bool:
+        """Tells the agent that the query is being stopped, so that it deregisters consumers at its end.
+
+        Takes no lock: signal handlers call it.
+
+        Returns:
+            Whether the agent is there.
+        """
+
+    def close(self) -> None:
+        """Closes the link."""
+
+    def end(self, patience: float) -> int:
+        """Closes the link, and kills the agent if it has not ended in `patience` seconds.
+
+        Returns:
+            Its exit code.
+        """
+
+
+class AgentProcess:
+    """A `RunningAgent` in a process of its own.
+
+    It has a session of its own, so that no signal to this process' group reaches it. A signal to each process
+    of the application does; `sluice.kinesis.agent.termination` says what it does then.
+
+    Raises:
+        OSError: the process can't be started.
+    """
+
+    def __init__(self, setup: AgentSetup) -> None:
+        ours, theirs = socket.socketpair()
+        stop_read, stop_write = os.pipe()
+        self._stop: int | None = stop_write
+        self.channel = Channel(ours)
+        # Until the agent handles signals it must not die of one that is sent to all processes.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                agent_command(theirs.fileno(), stop_read, os.getpid()),
+                pass_fds=(theirs.fileno(), stop_read),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                env=child_environment(),
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+            os.close(stop_read)
+        self.pid = self._process.pid
+        with contextlib.suppress(OSError):  # it has died, which the thread that receives from it notices
+            self.channel.send(pickle.dumps(setup))
+
+    def tell_stop(self) -> bool:
+        """See `RunningAgent.tell_stop`."""
+        with contextlib.suppress(OSError):  # it has died
+            return self._stop is not None and os.write(self._stop, STOP) > 0
+        return False
+
+    def close(self) -> None:
+        """See `RunningAgent.close`."""
+        self.channel.close()
+        descriptor, self._stop = self._stop, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def end(self, patience: float) -> int:
+        """See `RunningAgent.end`. SIGKILL also ends a process that is stopped."""
+        self.close()
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+_CHECKS: Final = 40
+_CHECK_INTERVAL: Final = 0.05
+"""Seconds."""
+
+
+def is_alive(
+    parent: int,
+    *,
+    getppid: Callable[[], int] = os.getppid,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Whether the process that has started this one lives on, after it has closed its connection to us.
+
+    A process that dies closes its connections a moment before its children get another parent. So this
+    checks for 2 s whether our parent changes.
+
+    Args:
+        parent: the process id of our parent as it was at our start.
+    """
+    for _ in range(_CHECKS):
+        if getppid() != parent:
+            return False
+        sleep(_CHECK_INTERVAL)
+    return True
+
+
+_STOP_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP")
+"""Spark stops its Python processes by SIGTERM, or by SIGHUP to those that its worker daemon has forked. A
+terminal or a service manager that ends the application may send each of these to every process of it."""
+
+
+class StopSignals:
+    """Calls `tell` when a signal asks this process to end, and then lets the process end as before.
+
+    A signal that the process ignores is left alone. Does nothing outside the main thread, where Python does
+    not allow signal handlers.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._holding: set[int] = set()  # threads that are inside `held`
+        self._pending: list[int] = []
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (getattr(signal, name) for name in _STOP_SIGNALS):
+            previous = signal.getsignal(number)
+            if previous is not signal.SIG_IGN:
+                self._handle(number, signal.SIG_DFL if previous is None else previous)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """A signal ends the process only behind the ``with`` block: what it learns has to be told first."""
+        self._holding.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._let_go()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleeps. A signal ends the process meanwhile, also inside `held`."""
+        is_held = threading.get_ident() in self._holding
+        self._let_go()
+        time.sleep(seconds)
+        if is_held:
+            self._holding.add(threading.get_ident())
+
+    def _let_go(self) -> None:
+        self._holding.discard(threading.get_ident())
+        if self._pending and not self._holding:
+            os.kill(os.getpid(), self._pending[0])
+
+    def _handle(self, number: int, previous: Any) -> None:
+        def handle(number: int, frame: Any) -> None:
+            del frame
+            self._pending.append(number)  # first, as another thread may let go now
+            if self._holding:
+                return
+            # Spark may send its signal twice. The second must not end the process before `tell` has returned.
+            self._tell()
+            signal.signal(number, previous)
+            os.kill(os.getpid(), number)
+
+        signal.signal(number, handle)

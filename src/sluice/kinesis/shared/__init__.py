@@ -1,0 +1,1 @@
+"""What planner, agents and tasks say to one another. None of them imports another one."""

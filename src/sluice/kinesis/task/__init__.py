@@ -1,0 +1,1 @@
+"""How tasks read what agents hold, or subscribe themselves."""

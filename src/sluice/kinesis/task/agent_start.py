@@ -1,0 +1,200 @@
+"""Starts the agent of a worker host, by the first task there that finds none.
+
+A host is known by an address: the one that it has on its way to the agent beside the driver. Its agent
+listens there. No host is asked for its name, which need not resolve, and may mean the same loopback address
+everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import pickle
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sluice.channels.channel import Address
+from sluice.channels.processes import child_environment
+from sluice.hosts import is_loopback
+from sluice.kinesis.options.agent import AgentConfig
+from sluice.kinesis.options.config import SourceConfig
+from sluice.kinesis.shared.assignment import FanOutAssignment
+from sluice.kinesis.shared.launch import AgentPlace, WorkerAgentSetup, agent_command
+from sluice.retry import Backoff
+
+__all__ = ["AgentStarter", "address_towards", "start_agent_here"]
+
+_log = logging.getLogger(__name__)
+
+_STARTS: Final = Backoff(max_retries=0, base=10.0, max=300.0, exponent=2.0)
+"""Pauses before another agent is started, because the last one has not joined. An agent that works joins
+within 10 s."""
+_ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
+"""Addresses for documentation (RFC 5737, RFC 3849), which no host has."""
+_MOST_HUBS: Final = 16
+"""Agents beside drivers that are remembered: a process runs tasks of several queries, and of earlier ones."""
+
+
+def address_towards(host: str) -> str:
+    """This host's address on its way to another one. Nothing is sent.
+
+    The address that Spark was given (``SPARK_LOCAL_IP``) comes first, if one can get there from it.
+
+    The name of this host itself may mean a loopback address (Debian's 127.0.1.1), which is of no use to other
+    hosts. Then this is the address on the way to anywhere else.
+
+    Args:
+        host: address or name of the other one.
+
+    Raises:
+        OSError: there is no way to `host`, or its name does not resolve; or it is this host, which has no
+            address that others could use.
+    """
+    given = _given_address()
+    found = _source_towards(host, given)
+    if given is None and is_loopback(found) and not is_loopback(host):
+        for elsewhere in _ELSEWHERE:
+            with contextlib.suppress(OSError):
+                return _source_towards(elsewhere, None)
+        raise OSError(
+            f"{host} is this host, which has loopback addresses only; SPARK_LOCAL_IP may name another"
+        )
+    return found
+
+
+def _source_towards(host: str, given: str | None) -> str:
+    family, kind, protocol, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    for source in (given, None):
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            if source is not None:
+                probe.bind((source, 0))
+            probe.connect(place)  # this only chooses a route, as it is a datagram socket
+            return str(probe.getsockname()[0])
+    raise OSError(f"this host has no way to {host}")
+
+
+def _given_address() -> str | None:
+    given = os.environ.get("SPARK_LOCAL_IP", "")
+    try:
+        address = ipaddress.ip_address(given)
+    except ValueError:
+        return None  # not set, or a name
+    return None if address.is_unspecified else given
+
+
+@dataclass
+class _Attempts:
+    """What this process has tried for one hub.
+
+    Attributes:
+        host: this host's address on the way to it; None while none is known.
+        count: attempts since the hub last had an agent here.
+        next_at: when the next one may follow (monotonic seconds).
+    """
+
+    host: str | None = None
+    count: int = 0
+    next_at: float = 0.0
+
+
+class AgentStarter:
+    """Starts agents on this host, one at a time for each hub. Thread-safe.
+
+    Args:
+        launch: starts a process.
+        find_address: see `address_towards`.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[WorkerAgentSetup], subprocess.Popen[bytes]],
+        find_address: Callable[[str], str] = address_towards,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._launch = launch
+        self._find_address = find_address
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._attempts: dict[Address, _Attempts] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
+        """Starts an agent, unless the hub knows one here, or one was started a moment ago.
+
+        An agent speeds reading up and no more, so nothing that goes wrong here is an error of the task.
+        """
+        hub = assignment.hub
+        if hub is None:
+            return
+        with self._lock:
+            attempts = self._attempts.setdefault(hub, _Attempts())
+            if len(self._attempts) > _MOST_HUBS:
+                del self._attempts[next(iter(self._attempts))]
+            if attempts.host in assignment.hosts:
+                attempts.count = 0
+                return
+            now = self._clock()
+            if now < attempts.next_at:
+                return
+            pause = _STARTS.ceiling(attempts.count)
+            attempts.next_at = now + pause
+            attempts.count += 1
+            # `poll` removes processes that have ended from the system's table.
+            self._processes = [process for process in self._processes if process.poll() is None]
+            try:
+                attempts.host = attempts.host or self._find_address(hub.host)
+                if attempts.host in assignment.hosts:
+                    return
+                place = AgentPlace(attempts.host, attempts.host)
+                process = self._launch(WorkerAgentSetup(config, agent, place, hub.secret, hub))
+            except OSError as error:
+                _log.warning(
+                    "can't start an agent on this host for the one beside the driver at %s; tasks "
+                    "here read without one, next attempt in %.0f s: %s",
+                    hub,
+                    pause,
+                    error,
+                )
+                return
+            self._processes.append(process)
+        _log.info(
+            "started an agent on %s (process %d); it joins the one at %s",
+            attempts.host,
+            process.pid,
+            hub,
+        )
+
+
+def _launch(setup: WorkerAgentSetup) -> subprocess.Popen[bytes]:
+    read, write = os.pipe()
+    with contextlib.suppress(BrokenPipeError), os.fdopen(write, "wb") as setup_pipe:
+        with os.fdopen(read, "rb") as stdin:
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                agent_command(),
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                env=child_environment(),
+            )
+        pickle.dump(setup, setup_pipe)
+    return process
+
+
+_shared: Final = AgentStarter(_launch)
+
+
+def start_agent_here(config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
+    """Starts an agent on this host, unless there is one; see `AgentStarter.start`.
+
+    If tasks of two processes start one each, the second agent is refused, and ends. An agent does not end
+    with the task or its Python worker, but with the agent beside the driver.
+    """
+    _shared.start(config, agent, assignment)

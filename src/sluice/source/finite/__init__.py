@@ -1,0 +1,1 @@
+"""Sources of finite splits, such as files."""

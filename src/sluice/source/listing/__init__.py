@@ -1,0 +1,1 @@
+"""Which splits there are, and what it means that one is gone."""

@@ -1,0 +1,145 @@
+"""Checks what a log answers, as a log that gives records out of order would be misread silently."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final, NoReturn
+
+from sluice.errors import SourceRuleError
+from sluice.source.logs.stream_log import IteratorStart, Page, StreamInfo, StreamLog
+from sluice.source.model.sequence import sequence_of
+from sluice.source.model.splits import Split, SplitId
+
+__all__ = ["CheckedLog"]
+
+_LISTING_INTERVAL: Final = 1.0
+"""Seconds between two listings of a task that looks whether its split is closed."""
+
+
+class CheckedLog(StreamLog):
+    """A `StreamLog` whose answers are checked. Its iterators also hold the last number that was read.
+
+    Where a log's closed splits end at their tips, the page at the tip of such a split has no iterator here.
+
+    Args:
+        log: the service.
+        source: the name of the source, for errors.
+
+    Attributes:
+        has_numbers: whether the log has `number_of`.
+    """
+
+    def __init__(self, log: StreamLog, source: str) -> None:
+        self._log = log
+        self._source = source
+        self.seeks_by_time = log.seeks_by_time
+        # Asked for like this, as a log may have the methods of `StreamLog` without inheriting from it.
+        self._are_pages_sorted = getattr(log, "pages_are_sorted", False)
+        self._ends_at_tip = getattr(log, "closed_splits_end_at_tip", False)
+        self.has_numbers = getattr(type(log), "number_of", StreamLog.number_of) is not StreamLog.number_of
+        self._closed: frozenset[SplitId] = frozenset()
+        self._next_listing = -math.inf
+
+    def describe(self, stream: str) -> StreamInfo:
+        return self._log.describe(stream)
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        """Raises SourceRuleError where a split is listed twice, under another stream, or as its own
+        ancestor.
+        """
+        splits = self._log.list_splits(stream)
+        seen: set[SplitId] = set()
+        for split in splits:
+            self._check_names(split)
+            if split.id.stream != stream:
+                self._reject(split.id, f"list_splits({stream!r}) lists splits of that stream alone")
+            if split.id in seen:
+                self._reject(split.id, "a split is listed once, and ids are never used again")
+            seen.add(split.id)
+        try:
+            TopologicalSorter({split.id: split.parent_ids for split in splits}).prepare()
+        except CycleError as error:  # each would wait for the other
+            self._reject(error.args[1][0], "a split does not descend from itself")
+        self._closed |= {split.id for split in splits if split.is_closed}
+        self._next_listing = math.inf  # the planner lists by itself
+        return splits
+
+    def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
+        iterator = self._log.get_iterator(split, start)
+        return None if iterator is None else f"|{iterator}"
+
+    def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
+        return self._log.number_of(split, start) if self.has_numbers else None
+
+    def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
+        """Raises SourceRuleError where records do not rise, or come again, or the tip is passed."""
+        last, _, inner = iterator.partition("|")
+        is_closed = split in self._closed  # since before the page was read: no record follows it
+        page = self._log.get_records(split, inner, limit)
+        self._check_page(split, page, last)
+        if page.next_iterator is None:
+            return page
+        if self._ends_at_tip and page.millis_behind == 0:
+            if is_closed:
+                return replace(page, next_iterator=None)
+            if not page.records:
+                self._look_whether_closed(split)
+        if page.records:
+            last = page.records[-1].sequence_number
+        return replace(page, next_iterator=f"{last}|{page.next_iterator}")
+
+    def server_time(self) -> int:
+        return self._log.server_time()
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _look_whether_closed(self, split: SplitId) -> None:
+        """In a task, which lists no splits, an empty page may be the end of a split that is planned to it."""
+        if time.monotonic() < self._next_listing:
+            return
+        splits = {each.id: each for each in self._log.list_splits(split.stream)}
+        if split not in splits or splits[split].is_closed:
+            self._closed |= {split}
+        self._next_listing = time.monotonic() + _LISTING_INTERVAL
+
+    def _check_names(self, split: Split) -> None:
+        """Names that are no text come back from the offset log as others, so nothing would be read."""
+        if not all(isinstance(name, str) for name in split.id):
+            self._reject(split.id, f"the names of splits are text; it is {tuple(split.id)!r}")
+        parents: Any = split.parents  # text is a sequence of names, too: of one letter each
+        if isinstance(parents, str) or not all(isinstance(parent, str) for parent in parents):
+            self._reject(split.id, f"parents are a tuple of names; they are {parents!r}")
+
+    def _check_page(self, split: SplitId, page: Page, last: str) -> None:
+        if page.millis_behind < 0:
+            self._reject(
+                split, f"millis_behind is 0 at the tip, and more before it; it was {page.millis_behind}"
+            )
+        if not page.records:
+            return
+        first, newest = page.records[0].sequence_number, page.records[-1].sequence_number
+        if not isinstance(first, str):
+            self._reject(split, f"positions are text; a record has the sequence_number {first!r}")
+        if last and sequence_of(first) <= sequence_of(last):
+            self._reject(split, f"positions rise; after record {last} came record {first}")
+        if sequence_of(newest) < sequence_of(first) or (newest == first and len(page.records) > 1):
+            self._reject(split, f"positions rise; a page goes from record {first} to record {newest}")
+        if not self._are_pages_sorted:
+            self._check_each(split, page.records)
+
+    def _check_each(self, split: SplitId, records: Sequence[Any]) -> None:
+        before, last = "", -1
+        for record in records:
+            if (number := sequence_of(record.sequence_number)) <= last:
+                self._reject(
+                    split, f"positions rise; after record {before} came record {record.sequence_number}"
+                )
+            before, last = record.sequence_number, number
+
+    def _reject(self, split: SplitId, rule: str) -> NoReturn:
+        raise SourceRuleError(f"source {self._source}, split {split}: {rule}")

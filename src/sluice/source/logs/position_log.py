@@ -1,0 +1,107 @@
+"""A `StreamLog` over a service in which every record of a split has a number to read from, as in Kafka."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from sluice.errors import ServiceError, SourceRuleError
+from sluice.source.logs.stream_log import IteratorStart, Page, StreamLog
+from sluice.source.model.sequence import sequence_of
+from sluice.source.model.splits import SplitId
+
+__all__ = ["PositionLog"]
+
+
+class PositionLog(StreamLog):
+    """A log that is read from numbers, without iterators.
+
+    To be implemented: `list_splits`, `bounds` and `read`; `find_time` where the service can. A record's
+    ``sequence_number`` is its number as text. Numbers may have gaps; those of records that expire or are
+    deleted behind a position that was read count as lost. A split that `list_splits` gives with an
+    ``ending_sequence`` gets no records any more, and ends where `bounds` says.
+
+    Attributes:
+        seeks_by_time: set it to True where `find_time` is implemented.
+    """
+
+    seeks_by_time = False
+    pages_are_sorted = True  # `get_records` looks at each record
+    closed_splits_end_at_tip = True  # `read` has no word for the end
+
+    @abstractmethod
+    def bounds(self, split: SplitId) -> tuple[int, int]:
+        """The number of the oldest record that is left, and the number that the next new record will get.
+
+        Raises:
+            ServiceError: with ``missing``, if there is no such split.
+        """
+
+    @abstractmethod
+    def read(self, split: SplitId, number: int, limit: int) -> tuple[Sequence[Any], int]:
+        """At most `limit` records from `number` on, and the number to read on from.
+
+        No records, and a larger number, say that those in between hold no record. No records and the same
+        number say that none has come yet; the call may wait for some, for a second at most.
+        """
+
+    def find_time(self, split: SplitId, instant: int) -> int | None:
+        """The number of the first record that arrived at `instant` (microseconds) or later; None: there is
+        none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} says seeks_by_time and has no find_time")
+
+    def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
+        """See `StreamLog.get_iterator`. Iterators are numbers, and never expire."""
+        low, high = self.bounds(split)
+        match start.kind:
+            case "TRIM_HORIZON":
+                return str(low)
+            case "LATEST":
+                return str(high)
+            case "AT_TIMESTAMP":
+                found = self.find_time(split, start.timestamp or 0)
+                return str(high if found is None else max(low, found))
+        number = int(start.sequence_number or 0) + (start.kind == "AFTER_SEQUENCE_NUMBER")
+        if low <= number <= high:
+            return str(number)
+        raise ServiceError(
+            f"{split}: number {number} is not there any more; the oldest one is {low}"
+            if number < low
+            else f"{split}: number {number} has not been written yet; the next one is {high}",
+            operation="bounds",
+            target=str(split),
+            invalid_argument=True,
+        )
+
+    def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
+        """See `StreamLog.number_of`. Iterators are numbers."""
+        is_unknown = start.kind == "AT_TIMESTAMP" and not self.seeks_by_time
+        return None if is_unknown else self.get_iterator(split, start)
+
+    def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
+        """See `StreamLog.get_records`.
+
+        Raises:
+            SourceRuleError: `read` gave records below `number`, or not in rising order.
+        """
+        at = int(iterator)
+        records, following = self.read(split, at, limit)
+        last = at - 1
+        for record in records:
+            if (number := sequence_of(record.sequence_number)) <= last:
+                raise SourceRuleError(
+                    f"split {split}: positions rise; read(number={at}) gave record {number} behind {last}"
+                )
+            last = number
+        if following <= last:
+            raise SourceRuleError(
+                f"split {split}: read(number={at}) gave record {last}, and {following} to read on from, "
+                "which is not behind it"
+            )
+        _, high = self.bounds(split)
+        if following >= high:
+            return Page(records, str(following), 0)
+        arrival = records[-1].arrival if records else self.server_time()
+        return Page(records, str(following), max(1, (self.server_time() - arrival) // 1000))

@@ -1,0 +1,195 @@
+"""The interface of a service that keeps streams as logs, and the records it gives.
+
+``sluice.kinesis.log.client`` implements it for Kinesis, tests implement it in memory. Instants are whole
+microseconds since the epoch, in UTC, as Arrow and Spark keep them.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from sluice.errors import ServiceError
+from sluice.instants import micros_from_seconds
+from sluice.source.model.splits import Split, SplitId
+
+__all__ = [
+    "AnyRecord",
+    "IteratorStart",
+    "Page",
+    "Record",
+    "StreamInfo",
+    "StreamLog",
+    "ValueRecord",
+    "is_gone",
+    "size_in_bytes",
+]
+
+
+class AnyRecord(Protocol):
+    """One record as the service stores it, before deaggregation.
+
+    Where a source's records are something else, they have ``size`` (bytes, about) in place of the last two;
+    see `ValueRecord`.
+
+    Attributes:
+        sequence_number: its position in the split. Digits alone compare as a number; other text, of at most
+            128 bytes, compares by its bytes. It rises from record to record.
+        arrival: microseconds since the epoch. It need not rise with the sequence number, and may be computed
+            at every access.
+    """
+
+    @property
+    def sequence_number(self) -> str: ...
+    @property
+    def arrival(self) -> int: ...
+    @property
+    def partition_key(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+
+
+class Record(NamedTuple):
+    """An `AnyRecord` that holds plain values."""
+
+    sequence_number: str
+    arrival: int
+    partition_key: str
+    data: bytes
+
+
+class ValueRecord(NamedTuple):
+    """A record that holds anything, in place of an `AnyRecord`.
+
+    Attributes:
+        value: what `sluice.source.LogSource.to_record_batch` makes a row of.
+        size: bytes, about; what ``maxBytesPerTrigger`` counts.
+    """
+
+    sequence_number: str
+    arrival: int
+    value: Any
+    size: int = 1
+
+
+def size_in_bytes(record: Any) -> int:
+    """How many bytes a record counts for limits."""
+    try:
+        return len(record.data) + len(record.partition_key.encode())
+    except AttributeError:
+        size: int = record.size
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The answer to one read.
+
+    Attributes:
+        records: `AnyRecord` or `ValueRecord`, in the order of their sequence numbers. A page without records
+            may come anywhere in a split.
+        next_iterator: where to read on; None at the end of a closed split.
+        millis_behind: how far the end of the page is from the tip (milliseconds); 0 at the tip alone.
+        size: bytes of data, about; 0 where that is not known.
+    """
+
+    records: Sequence[Any]
+    next_iterator: str | None
+    millis_behind: int
+    size: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What identifies a stream, and how long it keeps records.
+
+    Attributes:
+        created: when it was created (microseconds). A later stream of the same name has another value. 0
+            where that is not known.
+        retention: for how long it keeps records (seconds). By default, for longer than any query runs.
+    """
+
+    name: str
+    created: int = 0
+    retention: float = 100 * 365 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorStart:
+    """Where an iterator starts, as in Kinesis' ``GetShardIterator``.
+
+    https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetShardIterator.html
+    """
+
+    kind: Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"]
+    sequence_number: str | None = None
+    timestamp: int | None = None
+    """Microseconds since the epoch. With ``TRIM_HORIZON``: records from before are left out anyway."""
+
+
+class StreamLog(Protocol):
+    """A service that keeps streams as ordered, sharded logs. Inherit from it for the defaults.
+
+    Every method retries what is worth retrying before it raises `sluice.errors.ServiceError`, whose
+    attributes say what to make of it: ``missing``, ``throttling``, ``expired_iterator``,
+    ``invalid_argument``, ``retryable``. All methods may be called from several threads.
+
+    Attributes:
+        seeks_by_time: whether `get_iterator` takes ``AT_TIMESTAMP``. Without it, the planner reads on to find
+            the end of a batch, and a start at a time is read from the oldest record on.
+        pages_are_sorted: whether the records of a page are known to be in order. Otherwise each one is looked
+            at, which takes a microsecond.
+        closed_splits_end_at_tip: whether a split that is listed as closed ends at its tip. Otherwise a page
+            says so that has no ``next_iterator``.
+    """
+
+    seeks_by_time: bool = True
+    pages_are_sorted: bool = False
+    closed_splits_end_at_tip: bool = False
+
+    def describe(self, stream: str) -> StreamInfo:
+        """What identifies the stream, and its retention."""
+        return StreamInfo(stream)
+
+    @abstractmethod
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        """All splits that hold records or may get some, closed ones included."""
+
+    @abstractmethod
+    def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
+        """An opaque iterator, valid for some minutes; None where a closed split ends before `start`."""
+
+    @abstractmethod
+    def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
+        """Reads one page of at most `limit` records.
+
+        An expired iterator is not retried, because only the caller knows the position to go on from.
+        """
+
+    def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
+        """The number (digits) of the first record from `start` on, or the one that the next record will get.
+
+        None, the default: records have no numbers that can be counted. Those of a `PositionLog` have.
+        """
+        del split, start
+        return None
+
+    def server_time(self) -> int:
+        """The time by the service's clock, as far as it is known (microseconds)."""
+        return micros_from_seconds(time.time())
+
+    def close(self) -> None:
+        """Releases what the log holds. It is not used afterwards."""
+        return
+
+
+def is_gone(log: StreamLog, split: SplitId) -> bool:
+    """Whether the service says that there is no such split."""
+    try:
+        log.get_iterator(split, IteratorStart("TRIM_HORIZON"))
+    except ServiceError as error:
+        return error.missing
+    return False

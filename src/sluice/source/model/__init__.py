@@ -1,0 +1,1 @@
+"""Splits, positions and offsets, with their forms in JSON."""

@@ -1,0 +1,248 @@
+"""Positions in splits, and the offsets that Spark logs: the only state that a restart needs.
+
+JSON, version 1::
+
+    {"version": 1, "streams": {"clicks": {"shardId-000000000000": {"after": "4958…"}}}}
+
+Offsets of more than 256 splits are written as version 2, in a fifth of the space. It has the positions of a
+stream in tables, see `sluice.source.model.position_columns`, and is otherwise the same. Both are read; a
+release that does not know a version refuses it by its number.
+
+In version 1 a position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside an aggregate),
+``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints;
+readers that do not know them ignore them. Instants are milliseconds since the epoch:
+
+- ``next``: sequence number of the first record after the position, where it is known;
+- ``number``: of a time, the number to read from, where the log has positions. A reader that does not know it
+  reads from the time;
+- ``arrival``: when the record ``after`` arrived;
+- ``idle``: an instant at which no record followed the position;
+- ``quiet``: in the end of a batch, an instant at which no record followed the start of the batch;
+- ``pinned``: when a time, or the oldest record, became the start of the query;
+- ``unlisted``: of a drained split, when a listing was the first to leave it out.
+
+Beside ``streams`` there are:
+
+- ``created``: when each stream was created, which tells a stream from a later one of the same name;
+- ``expiry``: for how long each stream kept its records, ``retention`` (milliseconds), and an instant before
+  which all records had expired, ``horizon``;
+- ``listed``: when the splits were listed. A split without a position did not exist then;
+- ``starting``: by stream, the starting position that the user asked for, as text;
+- ``start``: in the end of the first batch, where that batch starts, in the form of ``streams``. Spark does
+  not log the start of the first batch: it asks for it again when it runs the batch again, and ``LATEST``
+  would be a later time then;
+- ``consumers``: by stream, the ARN of the consumer that this query registered. After a restart the query may
+  still deregister it.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from sluice.errors import SluiceError
+from sluice.source.model.columns import COMPACT_FROM
+from sluice.source.model.position_columns import columns_from_json, columns_to_json
+from sluice.source.model.position_json import micros_of, positions_from_json, positions_to_json
+from sluice.source.model.positions import (
+    HORIZON,
+    After,
+    AtHorizon,
+    AtTime,
+    Closed,
+    Position,
+    before,
+    expected_record,
+    is_by_time,
+)
+from sluice.source.model.splits import SplitId
+
+__all__ = [
+    "COMPACT_FROM",
+    "HORIZON",
+    "VERSIONS",
+    "After",
+    "AtHorizon",
+    "AtTime",
+    "Closed",
+    "Expiry",
+    "Offsets",
+    "Position",
+    "SplitRange",
+    "before",
+    "expected_record",
+    "is_by_time",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Which records of a stream have expired.
+
+    Attributes:
+        retention: for how long the stream keeps records (microseconds).
+        horizon: no record that arrived before this instant is left (microseconds). Retention that is raised
+            brings no record back, so it never becomes earlier.
+    """
+
+    retention: int
+    horizon: int
+
+    def at(self, now: int, retention: int) -> Expiry:
+        """The same at a later time, when the retention is `retention` (both microseconds).
+
+        It may have been raised at any moment in between, and the last of them is assumed.
+        """
+        return Expiry(retention, max(self.horizon, now - min(self.retention, retention)))
+
+    def to_json(self) -> dict[str, int]:
+        return {"retention": self.retention // 1000, "horizon": self.horizon // 1000}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Expiry:
+        return cls(int(value["retention"]) * 1000, int(value["horizon"]) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRange:
+    """All records of one split after `start`, up to and including `end`.
+
+    Attributes:
+        expected: about how many records these are, where the planner knows it. Tunes page sizes alone.
+        hash_range: first and last hash key of the shard, where the shard is still listed. An aggregated
+            record may hold user records with other hash keys: they belong to another shard since a reshard.
+        expiry: which records had expired when the range was given to a task, by what was logged with `start`.
+        created: when the stream of the split was created (microseconds), where that is logged.
+        parents: those parents of the split that the same batch reads. Their records come first.
+    """
+
+    split: SplitId
+    start: Position
+    end: After | Closed
+    expected: int | None = field(default=None, compare=False)
+    hash_range: tuple[int, int] | None = field(default=None, compare=False)
+    expiry: Expiry | None = field(default=None, compare=False)
+    created: int | None = field(default=None, compare=False)
+    parents: tuple[SplitId, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where a batch starts or ends in every split of every stream.
+
+    Attributes:
+        positions: a split that is missing has not been read: it begins at the horizon.
+        created: by stream, when it was created (microseconds).
+        expiry: by stream, which of its records have expired.
+        listed: when the splits were listed (microseconds); None where that is not known.
+        starting: by stream, the starting position that the user asked for.
+        streams: the names of all streams, also of those without a position.
+        start: in the end of the first batch, where that batch starts.
+        consumers: by stream, the ARN of the consumer that this query registered.
+    """
+
+    positions: Mapping[SplitId, Position]
+    created: Mapping[str, int] = field(default_factory=dict, compare=False)
+    streams: frozenset[str] = frozenset()
+    start: Mapping[SplitId, Position] | None = field(default=None, compare=False)
+    consumers: Mapping[str, str] = field(default_factory=dict, compare=False)
+    expiry: Mapping[str, Expiry] = field(default_factory=dict, compare=False)
+    listed: int | None = field(default=None, compare=False)
+    starting: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def position(self, split: SplitId) -> Position:
+        """Where to read a split from. One that was not known had no record when splits were listed."""
+        known = self.positions.get(split)
+        return AtHorizon(caught_up_at=self.listed) if known is None else known
+
+    @property
+    def drained(self) -> frozenset[SplitId]:
+        """The splits that were read to their end."""
+        return frozenset(split for split, position in self.positions.items() if isinstance(position, Closed))
+
+    def ranges_to(self, end: Offsets) -> list[SplitRange]:
+        """The ranges between these offsets and `end`, by split. The same pair gives the same ranges."""
+        if self == end and self.created == end.created:
+            return []
+        if end.start is not None:
+            return replace(end, positions=end.start).ranges_to(replace(end, start=None))
+        ranges = []
+        for split, stop in sorted(end.positions.items(), key=lambda item: item[0]):
+            created = end.created.get(split.stream)
+            is_recreated = split.stream in self.created and self.created[split.stream] != created
+            start = AtHorizon(caught_up_at=created) if is_recreated else self.position(split)
+            if isinstance(stop, After | Closed) and start != stop:
+                expiry = self.expiry.get(split.stream)
+                ranges.append(SplitRange(split, start, stop, expiry=expiry, created=created))
+        return ranges
+
+    def to_json(self, version: int | None = None) -> dict[str, Any]:
+        """The value that Spark logs.
+
+        Args:
+            version: 1 or 2; None: 2 for more than 256 splits.
+        """
+        if version is None:
+            version = 1 if len(self.positions) < COMPACT_FROM else 2
+        write = _FORMS[version].write
+        streams: dict[str, dict[str, Any]] = {name: {} for name in sorted(self.streams)}
+        streams |= write(self.positions)
+        created = {name: at // 1000 for name, at in sorted(self.created.items())}
+        value: dict[str, Any] = {"version": version, "streams": streams, "created": created}
+        if self.expiry:
+            value["expiry"] = {name: expiry.to_json() for name, expiry in sorted(self.expiry.items())}
+        if self.listed is not None:
+            value["listed"] = self.listed // 1000
+        if self.starting:
+            value["starting"] = dict(sorted(self.starting.items()))
+        if self.consumers:
+            value["consumers"] = dict(sorted(self.consumers.items()))
+        return value if self.start is None else value | {"start": write(self.start)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Offsets:
+        """Reads offsets that `to_json` has written, in any version.
+
+        Raises:
+            SluiceError: `value` is something else, or of a version that this release does not read.
+        """
+        try:
+            form = _FORMS.get(value["version"])
+            if form is None:
+                raise SluiceError(
+                    f"the checkpoint's offsets have version {value['version']!r}; this release reads "
+                    f"{' and '.join(map(str, _FORMS))}: use the release that wrote them, or a new checkpoint"
+                )
+            streams: Mapping[str, Any] = value["streams"]
+            positions = form.read(streams)
+            start = form.read(value["start"]) if "start" in value else None
+            created = {name: int(at) * 1000 for name, at in value.get("created", {}).items()}
+            consumers = {name: str(arn) for name, arn in value.get("consumers", {}).items()}
+            expiry = {name: Expiry.from_json(item) for name, item in value.get("expiry", {}).items()}
+            listed = micros_of(value.get("listed"))
+            starting = {name: str(text) for name, text in value.get("starting", {}).items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            shown = reprlib.repr(value)  # there may be 10,000 splits in it
+            raise SluiceError(f"these are not offsets of this source: {shown} ({error!r})") from None
+        names = frozenset(streams)
+        return cls(positions, created, names, start, consumers, expiry, listed, starting)
+
+    def with_positions(self, positions: Mapping[SplitId, Position]) -> Offsets:
+        return replace(self, positions=positions, start=None)
+
+
+class _Form(NamedTuple):
+    """How a version of the offsets writes and reads positions."""
+
+    write: Callable[[Mapping[SplitId, Position]], dict[str, dict[str, Any]]]
+    read: Callable[[Mapping[str, Any]], dict[SplitId, Position]]
+
+
+_FORMS: Final = {
+    1: _Form(positions_to_json, positions_from_json),
+    2: _Form(columns_to_json, columns_from_json),
+}
+VERSIONS: Final = tuple(_FORMS)
+"""The versions of the offsets that are read and written."""

@@ -1,0 +1,154 @@
+"""Positions in a split: where reading goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sluice.source.model.sequence import sequence_of
+
+__all__ = [
+    "HORIZON",
+    "After",
+    "AtHorizon",
+    "AtTime",
+    "Closed",
+    "Position",
+    "before",
+    "expected_record",
+    "is_by_time",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Behind a sequence number: all records with greater numbers are unread.
+
+    Attributes:
+        number: as the service writes it. It usually belongs to a record, but need not.
+        sub: the position is inside the aggregated record `number`: its user records up to this one (counted
+            from 0) are read.
+        next: number of the first record after the position, where it is known.
+        arrival: when the record `number` arrived (microseconds), where it is known.
+        caught_up_at: an instant (microseconds) at which no record followed this position.
+        start_caught_up_at: in the end of a batch, an instant (microseconds) at which no record followed the
+            start of the batch.
+    """
+
+    number: str
+    sub: int | None = None
+    next: str | None = field(default=None, compare=False)
+    arrival: int | None = field(default=None, compare=False)
+    caught_up_at: int | None = field(default=None, compare=False)
+    start_caught_up_at: int | None = field(default=None, compare=False)
+
+    @property
+    def sequence(self) -> int:
+        """The sequence number, to compare by: numbers differ in length, so their texts do not compare."""
+        return sequence_of(self.number)
+
+    @property
+    def read_up_to(self) -> int:
+        """The highest sequence number that need not be read again.
+
+        An aggregated record is read again for the user records that are left in it.
+        """
+        return self.sequence - (self.sub is not None)
+
+    @property
+    def position_record(self) -> str:
+        """The number of the record that an iterator for this position begins with.
+
+        If that record is missing, it has expired, and records after the position may have expired, too.
+        """
+        return self.number if self.next is None else self.next
+
+
+@dataclass(frozen=True, slots=True)
+class AtHorizon:
+    """The oldest record there is.
+
+    Attributes:
+        next: number of the oldest record, where it is known.
+        pinned: when this became the start of the query (microseconds). None: the split is younger than the
+            query, which reads all its records.
+        caught_up_at: an instant (microseconds) at which the split held no record, and none had expired.
+    """
+
+    next: str | None = field(default=None, compare=False)
+    pinned: int | None = field(default=None, compare=False)
+    caught_up_at: int | None = field(default=None, compare=False)
+
+    @property
+    def last_caught_up_at(self) -> int | None:
+        """The last instant (microseconds) at which no unread record had expired; None: unknown."""
+        return max((at for at in (self.pinned, self.caught_up_at) if at is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record that arrived at or after an instant (microseconds).
+
+    Attributes:
+        pinned: when this instant became the start of the query (microseconds).
+        caught_up_at: a later instant (microseconds) at which no record followed this position.
+        number: the position itself in a log that has positions: the number of the first record, or the number
+            that the next record was to get. Then the times of records do not matter.
+    """
+
+    instant: int
+    pinned: int | None = field(default=None, compare=False)
+    caught_up_at: int | None = field(default=None, compare=False)
+    number: str | None = None
+
+    @property
+    def last_caught_up_at(self) -> int:
+        """The last instant (microseconds) at which no record is known to have followed this position."""
+        return self.instant if self.caught_up_at is None else max(self.instant, self.caught_up_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The end of a closed split.
+
+    Attributes:
+        start_caught_up_at: as in `After`.
+        unlisted_at: when a listing was the first to leave out the split (microseconds). It may do so by
+            mistake, and a split that was forgotten would be read again when it is listed the next time.
+    """
+
+    start_caught_up_at: int | None = field(default=None, compare=False)
+    unlisted_at: int | None = field(default=None, compare=False)
+
+
+Position = After | AtHorizon | AtTime | Closed
+
+HORIZON = AtHorizon()
+
+
+def expected_record(position: Position) -> str | None:
+    """The number of the record that an iterator for the position begins with, unless the record has expired.
+
+    Returns:
+        None where it is not known.
+    """
+    match position:
+        case After():
+            return position.position_record
+        case AtHorizon():
+            return position.next
+        case AtTime() | Closed():
+            return None
+
+
+def is_by_time(position: Position) -> bool:
+    """Whether only arrival times tell which records follow the position."""
+    return isinstance(position, AtTime) and position.number is None
+
+
+def before(number: str) -> After | AtHorizon:
+    """The position right before the record `number`."""
+    if sequence_of(number) == 0:
+        return HORIZON
+    if not number.isdecimal():
+        return After("0", next=number)  # it compares as less than any text
+    return After(str(int(number) - 1).zfill(len(number)), next=number)

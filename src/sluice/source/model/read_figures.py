@@ -1,0 +1,107 @@
+"""What was read of each split, in numbers: counted in tasks and beside the driver, and added up there.
+
+With them goes what only a task that reads can notice: that somebody else uses what the query reads with.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.source.model.splits import SplitId
+
+__all__ = ["ReadFigures", "SplitFigures"]
+
+
+@dataclass(slots=True)
+class SplitFigures:
+    """What was read of one split.
+
+    Attributes:
+        polled, pushed: records that tasks read by polling, and that were pushed (FLIP-128's record
+            publishers), before deaggregation.
+        bytes: of their data, about.
+        refused: reads that the service refused because of load, by tasks, the planner and agents that poll.
+        retries: calls that were repeated, refused or failed.
+    """
+
+    polled: int = 0
+    pushed: int = 0
+    bytes: int = 0
+    refused: int = 0
+    retries: int = 0
+
+    def add(self, other: SplitFigures) -> None:
+        """Adds what was read elsewhere, or later."""
+        self.polled += other.polled
+        self.pushed += other.pushed
+        self.bytes += other.bytes
+        self.refused += other.refused
+        self.retries += other.retries
+
+
+class ReadFigures:
+    """The figures of several splits. Thread-safe. They belong to their process: a pickled copy is empty."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._splits: dict[SplitId, SplitFigures] = {}
+        self._contested: frozenset[str] = frozenset()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadFigures, ()
+
+    def count_page(self, split: SplitId, records: int, size: int, *, is_pushed: bool) -> None:
+        """A task has read records of its range."""
+        read = SplitFigures(bytes=size)
+        if is_pushed:
+            read.pushed = records
+        else:
+            read.polled = records
+        self.merge({split: read})
+
+    def count_call(self, split: SplitId, *, refused: int, retries: int) -> None:
+        """A call has ended: attempts that were refused because of load, and attempts that were repeated."""
+        if refused or retries:
+            self.merge({split: SplitFigures(refused=refused, retries=retries)})
+
+    def merge(self, others: Mapping[SplitId, SplitFigures]) -> None:
+        """Adds the figures of others."""
+        with self._lock:
+            for split, figures in others.items():
+                known = self._splits.pop(split, None) or SplitFigures()
+                known.add(figures)
+                self._splits[split] = known  # the last is the one that was read last
+
+    def keep(self, most: int) -> None:
+        """Forgets the splits that have not been read for the longest time, if there are more than `most`.
+
+        A stream that is resharded has new shards each time, and nothing says when the last figures of an old
+        one have been asked for.
+        """
+        with self._lock:
+            for split in list(self._splits)[: max(0, len(self._splits) - most)]:
+                del self._splits[split]
+
+    def mark_contested(self, names: Iterable[str]) -> None:
+        """A reader that is not of this query has taken over what pushes records, such as a consumer."""
+        with self._lock:
+            self._contested |= {*names}
+
+    @property
+    def contested(self) -> frozenset[str]:
+        """All that `mark_contested` was told."""
+        return self._contested
+
+    def take(self) -> dict[SplitId, SplitFigures]:
+        """The figures since `take` was called last, by split."""
+        with self._lock:
+            taken, self._splits = self._splits, {}
+            return taken
+
+    def splits(self) -> dict[SplitId, SplitFigures]:
+        """A copy of the figures so far, by split."""
+        with self._lock:
+            return {split: replace(figures) for split, figures in self._splits.items()}

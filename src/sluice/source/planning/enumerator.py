@@ -1,0 +1,463 @@
+"""Finds the splits of a log, and says where each batch ends and which ranges it reads (FLIP-27)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sluice.errors import OptionError
+from sluice.source.listing.continuity import Continuity, is_within, recreated
+from sluice.source.listing.discovery import Listing, SplitDiscovery
+from sluice.source.model.offsets import (
+    After,
+    AtTime,
+    Closed,
+    Expiry,
+    Offsets,
+    Position,
+    SplitRange,
+)
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.planning.batch_positions import end_positions, found_starts, with_hints, with_unlogged
+from sluice.source.planning.plan_figures import PlanFigures
+from sluice.source.planning.planner import Planner
+from sluice.source.planning.split_tracker import SplitTracker
+from sluice.source.planning.subscription_tracker import SubscriptionTracker
+from sluice.source.probing.probe import Probe
+from sluice.source.settings import NO_LIMITS, Limits
+from sluice.source.state.split_state import SplitState
+from sluice.source.state.subscriptions import Subscriptions
+
+__all__ = ["EnumeratorSettings", "InitialPositions", "StreamEnumerator"]
+
+_log = logging.getLogger(__name__)
+
+InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
+"""Gives every split its starting position, from all splits and the time (microseconds)."""
+
+
+@dataclass(frozen=True)
+class EnumeratorSettings:
+    """What to enumerate.
+
+    Attributes:
+        streams: their names.
+        initial: gives splits their starting positions.
+        discovery_interval: how often splits are listed (seconds).
+        max_family: how many splits of a family may be open at a time for one batch to read several
+            generations of it. The descendants in a larger family are left to the next batch, so that tasks
+            stay balanced.
+        starting: what the user asked for as starting position. It is logged, and a change is reported.
+    """
+
+    streams: Sequence[str]
+    initial: InitialPositions
+    discovery_interval: float = 10.0
+    starting: str = ""
+    max_family: int = 16
+
+
+@dataclass(frozen=True)
+class _NothingNew:
+    """A search for new records that found none.
+
+    Attributes:
+        start, listing: what it began with.
+        until: when a split may be read again, by the monotonic clock. Nothing new can be found before.
+    """
+
+    start: Offsets
+    listing: Listing
+    until: float
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """The newest positions that are known.
+
+    Attributes:
+        start: the offsets for which they were asked.
+        newer: the positions after those in `start`.
+        offsets: `start` with them.
+    """
+
+    start: Offsets
+    newer: Mapping[SplitId, Position]
+    offsets: Offsets
+
+
+class StreamEnumerator:
+    """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
+
+    It keeps nothing that cannot be made again: a new one goes on from the offsets of the last.
+
+    Args:
+        settings: what to enumerate.
+        probe: reads splits; its log is the one that is enumerated.
+        planner: finds the ends of batches.
+        subscriptions: says how far pushed splits have come; all other splits are probed. Closed with the
+            enumerator.
+        registered: by stream, the ARN of a consumer that this query registered.
+
+    Attributes:
+        registered: goes into the end of every batch that is planned from now on.
+        contested: ARNs that do not, although earlier batches may name them: another reader uses the consumer.
+    """
+
+    def __init__(
+        self,
+        settings: EnumeratorSettings,
+        probe: Probe,
+        planner: Planner,
+        *,
+        subscriptions: Subscriptions | None = None,
+        registered: Mapping[str, str] | None = None,
+    ) -> None:
+        self.registered = dict(registered or {})
+        self.contested: frozenset[str] = frozenset()
+        self._log = probe.log
+        self._data_loss = probe.data_loss
+        self._settings = settings
+        self._probe = probe
+        self._planner = planner
+        self._subscriptions = subscriptions
+        self._clock = probe.settings.clock
+        self._splits = SplitTracker(probe, planner, settings.max_family)
+        self._subscription_tracker = SubscriptionTracker(subscriptions, self._clock)
+        self._discovery = SplitDiscovery(
+            probe,
+            settings.streams,
+            settings.discovery_interval,
+            find_unlisted=self._ended_unlisted,
+        )
+        self._continuity = Continuity(probe, self._discovery, subscriptions, planner.pool.map)
+        self._initial: Offsets | None = None
+        self._added: Mapping[SplitId, Position] | None = None
+        self._has_checked_start = False
+        self._nothing_new: _NothingNew | None = None
+        self._figures = PlanFigures(self._clock)
+        self._newest: _Newest | None = None
+
+    def close(self) -> None:
+        """Ends the planner's threads and the subscriptions, and closes the log."""
+        self._planner.close()
+        if self._subscriptions is not None:
+            self._subscriptions.close()
+        self._log.close()
+
+    def discover(self) -> Sequence[Split]:
+        """Lists the splits of all streams.
+
+        Raises:
+            ServiceError: a stream does not exist, or the service does not answer.
+        """
+        return self._discovery.list_splits().listed
+
+    def initial(self) -> Offsets:
+        """The starting positions. They are decided at the first call.
+
+        Raises:
+            OptionError: a starting position is for a split that does not exist.
+            ServiceError: as `discover`.
+        """
+        if self._initial is None:
+            # LATEST is a time of the service's clock before the listing, so records in between are read.
+            begun_at = self._discovery.list_splits().begun_at
+            # A split that is listed only later would be read from its oldest record on.
+            self._initial = self._starting_positions(self._continuity.whole_listing(), begun_at)
+        return self._initial
+
+    def _starting_positions(self, listing: Listing, begun_at: int) -> Offsets:
+        positions = dict(self._settings.initial(listing.listed, begun_at))
+        starting = dict.fromkeys(self._settings.streams, self._settings.starting)
+        offsets = self._offsets(positions, listing)
+        expiry = self._continuity.observe(offsets, listing)
+        offsets = replace(offsets, starting=starting, expiry=expiry)
+        _log.info("starting positions: %s", json.dumps(offsets.to_json()))
+        return offsets
+
+    def expect_reads(self) -> None:
+        """From now on other processes of this query may read splits; see `Probe.expect_tasks`."""
+        self._probe.expect_tasks()
+
+    def stop_at_available(self) -> None:
+        """Makes the run end: the next `advance` finds the tip of every split, its target.
+
+        Later records are left to the next run.
+        """
+        self._splits.wants_targets = True
+
+    def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
+        """See `SplitEnumerator.advance`.
+
+        Raises:
+            DataLossError: records after `start` are gone, and the query has to fail on data loss.
+            ServiceError: a call failed, and retries did not help.
+            OptionError: `start` belongs to other streams.
+        """
+        self._check_streams(start)
+        if self._added is None and not start.streams.issuperset(self._settings.streams):
+            self._continuity.whole_listing()  # as for the starting positions of all streams
+        if self._splits.wants_targets:
+            self._continuity.list_children()
+        listing = self._continuity.complete_listing(start)
+        if self._has_nothing_new(start, listing):
+            return start
+        expiry = self._continuity.observe(start, listing)
+        logged = self._continuity.without_lost(start, listing)
+        if logged is not start:
+            self._splits.forget(recreated(start, listing))
+        logged = self._with_added(logged, listing)
+        base = with_unlogged(logged, listing)
+        readable = self._splits.move_to(base, listing, limits)
+        held = [state for state in readable if state.split.id in self._splits.held]
+        states = [state for state in readable if state.split.id not in self._splits.held]
+        ends = self._plan(states, held, limits)
+        is_log_due = self._is_log_due(start, listing, states)
+        if not ends and base is start and not is_log_due:
+            self._nothing_new = self._nothing_new_until_read(start, listing)
+            return start
+        known = self._splits.states
+        positions = end_positions(base, ends, known, listing, self._log.server_time())
+        end = replace(
+            self._offsets(positions, listing),
+            consumers=self._own_consumers(start.consumers),
+            starting=base.starting,
+            expiry=expiry,
+        )
+        # The log does not say where this batch starts if it is the first one, which Spark may run again
+        # after a restart, or if records were lost before it, or a stream was added.
+        starts_elsewhere = logged is not start or start == self._initial
+        found = {} if self._log.seeks_by_time else found_starts(base, ends, known)
+        if not (starts_elsewhere or found):
+            return end
+        return replace(end, start=with_hints({**base.positions, **found}, known))
+
+    def _plan(
+        self, states: Sequence[SplitState], held: Sequence[SplitState], limits: Limits
+    ) -> dict[SplitId, After | Closed]:
+        """The ends of a batch, as `Planner.plan`; subscriptions follow where it starts."""
+        self._subscription_tracker.follow(
+            {split: state for split, state in self._splits.states.items() if split not in self._splits.held}
+        )
+        spans = [span for span in (limits.span, self._planner.max_drift) if span is not None]
+        self._subscription_tracker.adopt(states, min(spans, default=None), self._planner.max_drift)
+        ends = self._planner.plan(states, limits, held)
+        if any(state.reads.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
+            self._discovery.mark_stale()
+        for state in states:
+            state.reads.forget_missing()
+        self._figures.observe(states, ends)
+        return ends
+
+    def _is_log_due(self, start: Offsets, listing: Listing, states: Sequence[SplitState]) -> bool:
+        """Whether to log a batch even without records, for what the offsets say to later runs."""
+        is_due = self._continuity.has_retention_changed(start, listing)
+        # A run that starts before the next record would take the consumer for the query's own.
+        is_due |= not self.contested.isdisjoint(start.consumers.values())
+        if self._continuity.is_check_due():
+            self._continuity.check_starts(states)
+            is_due |= self._continuity.are_hints_due(start, listing, self._splits.states)
+        return is_due
+
+    def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
+        """See `SplitEnumerator.ranges`.
+
+        Raises:
+            DataLossError: a stream was created again since `end` was planned, and the query has to fail on
+                data loss. Otherwise the batch has the records of the new one that it was planned with.
+            ServiceError: as `discover`.
+            OptionError: `end` belongs to other streams.
+        """
+        self._check_streams(end)
+        self._probe.expect_tasks()
+        ranges = self._with_details(start.ranges_to(end), end)
+        self._subscription_tracker.follow_rerun({each.split: each.start for each in ranges})
+        return ranges
+
+    def bounded(self, before: int | None = None) -> Sequence[SplitRange]:
+        """The ranges of a batch read: from the starting positions to the tips of now.
+
+        A split that starts at its end, or at or after `before`, has no range.
+
+        Args:
+            before: leave out records that arrived at or after this instant (microseconds).
+
+        Raises:
+            DataLossError, ServiceError, OptionError: as `initial` and `advance`.
+        """
+        listing = self._continuity.whole_listing()
+        start = self._starting_positions(listing, listing.begun_at)
+        splits = listing.splits
+        starts = {split_id: start.position(split_id) for split_id in splits}
+        states = [
+            self._probe.state(splits[split_id], position)
+            for split_id, position in starts.items()
+            if not _is_empty(position, before)
+        ]
+        ends = self._planner.tips(states) if before is None else self._planner.ends_before(states, before)
+        end = start.with_positions(ends)
+        return self._with_details(start.ranges_to(end), end)
+
+    @property
+    def millis_behind_latest(self) -> Mapping[SplitId, int]:
+        """By split, how far the end of the last batch is from the tip (milliseconds).
+
+        A split is left out while that is not known: before its first answer, and when it has failed to answer
+        for 15 s.
+        """
+        return self._figures.lag
+
+    @property
+    def pushed(self) -> frozenset[SplitId]:
+        """The splits whose subscriptions tell where batches end; all others are probed."""
+        return frozenset(split for split, state in self._splits.states.items() if state.is_pushed)
+
+    def newest(self, start: Offsets) -> Offsets:
+        """The newest positions that are known, planned or not; the same object while they stay the same."""
+        newer: dict[SplitId, Position] = {}
+        for split_id, state in self._splits.states.items():
+            if state.cut_points and split_id in start.positions:
+                last = state.cut_points[-1]
+                newer[split_id] = After(last.number, arrival=last.arrival)
+        known = self._newest
+        if known is None or known.start is not start or known.newer != newer:
+            known = _Newest(start, newer, start.with_positions({**start.positions, **newer}))
+            self._newest = known
+        return known.offsets
+
+    # --- splits ---------------------------------------------------------------------------------------
+
+    def _ended_unlisted(self, listed: Container[SplitId]) -> list[Split]:
+        return self._subscription_tracker.ended_unlisted(self._splits.states, listed)
+
+    def _check_streams(self, offsets: Offsets) -> None:
+        others = sorted(offsets.streams - set(self._settings.streams))
+        if others:
+            raise OptionError(
+                f"the checkpoint belongs to other streams: it holds offsets of {', '.join(others)}, "
+                f"and the query reads {', '.join(self._settings.streams)}; use a checkpoint "
+                "of its own for each set of streams"
+            )
+        if not self._has_checked_start:
+            self._has_checked_start = True
+            self._report_changed_start(offsets)
+
+    def _report_changed_start(self, offsets: Offsets) -> None:
+        """Says once that another starting position does not move a query that has a checkpoint."""
+        for stream, text in offsets.starting.items():
+            if text != self._settings.starting:
+                _log.warning(
+                    "%s: the query goes on where its checkpoint ends; it started at %s, and the starting "
+                    "position %s that is given now counts for a new checkpoint only",
+                    stream,
+                    text,
+                    self._settings.starting,
+                )
+
+    def _has_nothing_new(self, start: Offsets, listing: Listing) -> bool:
+        """Whether a search from `start` cannot find anything new yet. Spark asks some 90 times a second."""
+        search = self._nothing_new
+        if (
+            search is not None
+            and search.start is start
+            and search.listing is listing
+            and self._clock() < search.until
+            and not self._splits.wants_targets
+        ):
+            return True
+        self._nothing_new = None
+        return False
+
+    def _nothing_new_until_read(self, start: Offsets, listing: Listing) -> _NothingNew | None:
+        """None if new records may become known without reading a split again."""
+        states = self._splits.states.values()
+        if self._subscriptions is not None or self._splits.has_targets:
+            return None
+        if any(state.cut_points or state.split.is_closed for state in states):
+            return None
+        until = min((state.reads.next_read_at for state in states), default=-math.inf)
+        return _NothingNew(start, listing, until)
+
+    def _with_added(self, base: Offsets, listing: Listing) -> Offsets:
+        """`base` itself, or, where streams were added to the query, with their starting positions."""
+        added = [stream for stream in self._settings.streams if stream not in base.streams]
+        if not added:
+            return base
+        if self._added is None:
+            splits = [split for split in listing.listed if split.id.stream in added]
+            self._added = dict(self._settings.initial(splits, self._log.server_time()))
+            _log.info("%s: added to the query, starts at %s", ", ".join(added), self._settings.starting)
+        return replace(
+            base.with_positions({**base.positions, **self._added}),
+            starting={**base.starting, **dict.fromkeys(added, self._settings.starting)},
+        )
+
+    # --- batches --------------------------------------------------------------------------------------
+
+    def _offsets(self, positions: dict[SplitId, Position], listing: Listing) -> Offsets:
+        return Offsets(
+            positions,
+            listing.created,
+            frozenset(self._settings.streams),
+            consumers=self._own_consumers({}),
+            listed=listing.at,
+        )
+
+    def _own_consumers(self, earlier: Mapping[str, str]) -> dict[str, str]:
+        consumers = {**earlier, **self.registered}
+        return {stream: arn for stream, arn in consumers.items() if arn not in self.contested}
+
+    def _with_details(self, ranges: Sequence[SplitRange], end: Offsets) -> Sequence[SplitRange]:
+        """Adds to the ranges: parents, hash keys, how many records to expect. Leaves out new streams.
+
+        A listing that leaves a split out must not change how it is read: children would come before their
+        parents, and records that a reshard has moved would come twice.
+        """
+        if not ranges:
+            return ranges
+        listing = self._continuity.listing_of(ranges, end)
+        splits = listing.splits
+        if lost := self._continuity.report_recreated(end, listing):
+            # A batch may have been planned before a listing showed that the stream is another one.
+            ranges = [
+                each
+                for each in ranges
+                if each.split.stream not in lost or is_within(each.end, splits.get(each.split))
+            ]
+        read = {each.split for each in ranges}
+        expiries = _expiries(ranges, listing, self._probe.data_loss.now())
+        return [
+            replace(
+                each,
+                expiry=expiries.get(each.split.stream, each.expiry),
+                expected=self._figures.records(each.split, each.end),
+                hash_range=splits[each.split].hash_range if each.split in splits else None,
+                parents=tuple(p for p in _parents(splits.get(each.split)) if p in read),
+            )
+            for each in ranges
+        ]
+
+
+def _is_empty(start: Position, before: int | None) -> bool:
+    """Whether no record after `start` arrived before an instant, by what the position itself says."""
+    if isinstance(start, AtTime) and before is not None:
+        return start.number is None and start.instant >= before
+    return isinstance(start, Closed)
+
+
+def _expiries(ranges: Iterable[SplitRange], listing: Listing, now: int) -> dict[str, Expiry]:
+    """By stream, what has expired by now, with the retention of now: no task has to ask for it."""
+    logged = {each.split.stream: each.expiry for each in ranges}
+    return {
+        stream: (expiry or Expiry(listing.retention[stream], 0)).at(now, listing.retention[stream])
+        for stream, expiry in logged.items()
+        if stream in listing.retention
+    }
+
+
+def _parents(split: Split | None) -> tuple[SplitId, ...]:
+    return () if split is None else split.parent_ids

@@ -1,0 +1,307 @@
+"""Plans where the next batch ends, for all splits that may be read, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sluice.instants import MICROS_PER_SECOND
+from sluice.source.logs.stream_log import IteratorStart
+from sluice.source.model.offsets import After, Closed, is_by_time
+from sluice.source.model.sequence import sequence_of
+from sluice.source.model.splits import SplitId
+from sluice.source.planning.admission import admission_end, admit, is_sampled
+from sluice.source.planning.aligner import Aligner
+from sluice.source.planning.alignment_bound import alignment_bound, without_orphans
+from sluice.source.probing.pool import ProbePool
+from sluice.source.probing.probe import Probe
+from sluice.source.probing.session import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, ProbeSession
+from sluice.source.settings import Limits
+from sluice.source.state.split_state import Reach, SplitState
+
+__all__ = ["Planner", "PlannerSettings"]
+
+_TIP_DELAY = MICROS_PER_SECOND
+"""How long ago the cut point of a busy split arrived (microseconds): later records may not be readable
+yet."""
+_CLOCK_DOUBT = MICROS_PER_SECOND
+"""By how much the service's clock may be ahead of what is known of it (microseconds): answers tell
+seconds."""
+
+End = After | Closed
+
+
+@dataclass(frozen=True)
+class PlannerSettings:
+    """What decides how far a batch goes.
+
+    Attributes:
+        fail_on_missing: whether a shard or stream that stays missing fails the query. Otherwise the planner
+            waits for it.
+        max_drift: how much later than the earliest record that stays unread a record of a batch may have
+            arrived (microseconds). None: any time.
+        threads: how many splits are probed side by side.
+        patience: how long the reads of one split may fail with retryable errors before the query fails
+            (seconds). Throttling is an answer, and never fails the query.
+    """
+
+    fail_on_missing: bool = True
+    max_drift: int | None = None
+    threads: int = 64
+    patience: float = 60.0
+
+
+class Planner:
+    """Finds the ends of batches. Keeps nothing but threads: what is known of a split is in its state.
+
+    Args:
+        probe: reads splits.
+        now: the time by the service's clock (microseconds).
+        settings: how far a batch goes.
+
+    Attributes:
+        max_drift: see `PlannerSettings`.
+        pool: the threads.
+    """
+
+    def __init__(
+        self, probe: Probe, now: Callable[[], int], settings: PlannerSettings = PlannerSettings()
+    ) -> None:
+        self._probe = probe
+        self._now = now
+        self._clock = probe.settings.clock
+        self.max_drift = settings.max_drift
+        awaits_missing = not settings.fail_on_missing
+        self.pool = ProbePool(probe, settings.threads, settings.patience, awaits_missing=awaits_missing)
+        self._aligner = Aligner(self.pool, self._clock, now, settings.max_drift)
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def plan(
+        self, states: Sequence[SplitState], limits: Limits, held: Sequence[SplitState] = ()
+    ) -> dict[SplitId, End]:
+        """The ends of the next batch, for the splits that can advance.
+
+        Args:
+            states: of the splits that may be read, parents before their children. A child is read if its
+                parents end in the batch.
+            held: of their descendants that are left to later batches. The batch ends before their records.
+
+        Raises:
+            DataLossError: records after a position are gone, and the query has to fail on data loss.
+            ServiceError: the reads of a split fail, and have failed for longer than `patience`.
+        """
+        planned, orphans = without_orphans(states, self._plan_each(states, limits))
+        ends = self._aligner.align(states, planned, orphans, held)
+        if not _moves(states, ends):
+            ends = self._plan_despite_disorder(states, limits, planned, orphans, held) or ends
+        for state in states:
+            if state.split.id not in ends:
+                state.drop_after_gap()
+        positions = {state.split.id: state.position for state in states}
+        return {split: end for split, end in ends.items() if end != positions[split]}
+
+    def tips(self, states: Collection[SplitState]) -> dict[SplitId, End]:
+        """The exact tips of all splits as of now: where a run ends that reads what is available.
+
+        Raises:
+            DataLossError, ServiceError: as `plan`; also if a split is missing.
+        """
+        until = self._now() + _CLOCK_DOUBT
+        return self.pool.for_all(states, lambda session, state: self._find_tip(session, state, until))
+
+    def ends_before(self, states: Collection[SplitState], instant: int) -> dict[SplitId, End]:
+        """The exact ends of the records that arrived before `instant` (microseconds).
+
+        Raises:
+            DataLossError, ServiceError: as `tips`.
+        """
+        until = self._now()
+
+        def find(session: ProbeSession, state: SplitState) -> End | None:
+            log, split = self._probe.log, state.split.id
+            tip = log.number_of(split, IteratorStart("LATEST"))
+            number = log.number_of(split, IteratorStart("AT_TIMESTAMP", timestamp=instant))
+            if tip is not None and number is not None and sequence_of(number) < sequence_of(tip):
+                return state.end_before_number(number)
+            if number is not None or (instant >= until and tip is None):
+                end = self._find_tip(session, state, min(until + _CLOCK_DOUBT, instant))
+                if not state.cut_points or state.cut_points[-1].arrival < instant:
+                    return end
+                state.reset()  # later records have arrived meanwhile
+            session.seek_to_time(instant, exact=True)
+            return state.end_before(instant)
+
+        return self.pool.for_all(states, find)
+
+    def _plan_each(self, states: Sequence[SplitState], limits: Limits) -> dict[SplitId, End]:
+        """The ends as the limits have them, whatever is left unread."""
+        if limits.is_none:
+            return self.pool.for_each(
+                states,
+                partial(self._plan_to_tip, limits),
+                self._reads_for_tip,
+                known=_known_end,
+                may_be_last=limits.may_be_last,
+            )
+        return self._plan_with_limits(states, limits)
+
+    def _plan_despite_disorder(
+        self,
+        states: Sequence[SplitState],
+        limits: Limits,
+        planned: dict[SplitId, End],
+        orphans: Sequence[SplitState],
+        held: Sequence[SplitState],
+    ) -> dict[SplitId, End]:
+        """The ends of a batch where alignment leaves none.
+
+        Arrival times may fall from a record to one that comes after it, in its split or in a child: hosts
+        have clocks of their own. By arrival the second comes first, and by their order, which is kept, it
+        cannot. So the first is read although the second is left behind, or no batch would ever be planned.
+
+        Args:
+            states, limits, held: as those of `plan`.
+            planned: the ends before they were aligned.
+            orphans: those of `states` whose parents do not end in the batch.
+        """
+        may_lag = _known_to_wait([*orphans, *held])
+
+        def others(of: Sequence[SplitState]) -> list[SplitState]:
+            return [state for state in of if state.split.id not in may_lag]
+
+        def align(ends: dict[SplitId, End]) -> dict[SplitId, End]:
+            return self._aligner.align(others(states), ends, others(orphans), others(held))
+
+        if may_lag:
+            if not limits.is_none:  # they may have been used up for records that have to wait
+                waiting = {state.split.id for state in orphans}
+                roots = [state for state in states if state.split.id not in waiting]
+                planned, _ = without_orphans(states, self._plan_each(roots, limits))
+            ends = align(self._aligner.align(states, align(planned), orphans, held, may_lag))
+            if _moves(states, ends):
+                return ends
+        first = _first_of(states)
+        if self.max_drift is None:
+            return {} if limits.is_none else first
+        if align(first) == first:
+            return first
+        bound = alignment_bound(others([*states, *held]), first, self.max_drift, {})
+        return first if bound is not None and bound.split in first else {}
+
+    def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
+        """Without limits a batch ends at the tip, or near it if the split is busy and the query goes on."""
+        if state.split.is_closed and not isinstance(state.target, After):
+            state.keep_hint()
+            starts_at_time = is_by_time(state.position) and not self._probe.log.seeks_by_time
+            is_wanted = (state.wants_first_record or starts_at_time) and not state.has_ended
+            if is_wanted and not state.is_pushed:
+                session.read_page(1)
+            return Closed()  # nothing can follow the end of a closed split
+        # A split with unread records has to be at its tip anew, or it would hold back others by its old one.
+        is_stale = not state.cut_points or (self.max_drift is not None and state.reach is Reach.TIP)
+        if state.is_due(self._clock()) and is_stale and state.reach is not Reach.TARGET:
+            exact = _must_be_exact(limits, state)
+            session.read_page(SMALL_PAGE, exact=exact)
+            if state.cut_points and not state.is_exhausted:
+                session.seek_to_tip(self._tip_at(limits), exact=exact)
+        return state.cut_at(len(state.cut_points))
+
+    def _tip_at(self, limits: Limits) -> int:
+        """The instant (microseconds) that counts as the tip of a busy split."""
+        return self._now() + (_CLOCK_DOUBT if limits.may_be_last else -_TIP_DELAY)
+
+    def _reads_for_tip(self, state: SplitState) -> bool:
+        """Whether `_plan_to_tip` may read the split, and not only look at what is known of it."""
+        return not state.is_pushed and (state.split.is_closed or state.is_due(self._clock()))
+
+    def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
+        if state.split.is_closed:
+            return Closed()
+        session.read_page(SAMPLE, exact=True, most_bytes=SAMPLE_BYTES)
+        if state.cut_points and not state.is_exhausted:
+            session.seek_to_tip(until, exact=True)
+        return state.cut_at(len(state.cut_points))
+
+    def _plan_with_limits(self, states: Collection[SplitState], limits: Limits) -> dict[SplitId, End]:
+        """With limits, all splits advance to the same arrival time."""
+        share = max(1, (limits.records or LARGEST_PAGE) // max(1, len(states)))
+        self.pool.for_each(states, partial(self._sample, share, limits), may_be_last=limits.may_be_last)
+        until = admission_end(limits, states, self._now())
+        counts = {state.split.id: state.count_before(until) for state in states}
+        admitted = admit(limits, states, counts)
+        if admitted != counts:  # the known cut points exceed a limit already
+            ends = {state.split.id: state.cut_at(admitted[state.split.id]) for state in states}
+            return {split: end for split, end in ends.items() if end is not None}
+        return self.pool.for_each(
+            states,
+            lambda session, state: self._cut_before(session, state, until, limits),
+            known=lambda state: state.cut_at(state.count_before(until)),
+            may_be_last=limits.may_be_last,
+        )
+
+    def _sample(self, share: int, limits: Limits, session: ProbeSession, state: SplitState) -> None:
+        """Reads ahead until the density is known; often that serves several batches without another read."""
+        if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._clock()):
+            return
+        if state.cut_points and (state.reach is Reach.TIP or is_sampled(state, share)):
+            return
+        exact = _must_be_exact(limits, state)
+        session.read_page(SAMPLE, exact=exact)
+        if not is_sampled(state, share):
+            session.read_page(LARGEST_PAGE, exact=exact)
+
+    def _cut_before(
+        self, session: ProbeSession, state: SplitState, until: int | None, limits: Limits
+    ) -> End | None:
+        """The end of the batch. Where its span is limited, no record may have arrived at or after `until`."""
+        count = state.count_before(until)
+        needs_no_seek = count < len(state.cut_points) or state.is_exhausted or state.is_pushed
+        if needs_no_seek or not state.cut_points or state.reads.unanswered_since is not None:
+            return state.cut_at(count)
+        exact = _must_be_exact(limits, state)
+        if until is None:
+            session.seek_to_tip(self._tip_at(limits), exact=exact)
+        else:
+            session.seek_to_time(until, exact=exact)
+            is_strict = limits.span is not None
+            if is_strict or not self._probe.log.seeks_by_time:  # then the session read on, maybe further
+                return state.end_before(until)
+        return state.cut_at(len(state.cut_points))
+
+
+def _known_end(state: SplitState) -> End | None:
+    return state.cut_at(len(state.cut_points))
+
+
+def _moves(states: Collection[SplitState], ends: Mapping[SplitId, End]) -> bool:
+    """Whether a batch with these ends advances."""
+    return any(ends.get(state.split.id) not in (None, state.position) for state in states)
+
+
+def _must_be_exact(limits: Limits, state: SplitState) -> bool:
+    """Whether the end has to be exact, since no later batch of this run may take the rest."""
+    return limits.may_be_last or state.target is not None
+
+
+def _known_to_wait(waiting: Iterable[SplitState]) -> set[SplitId]:
+    """Those whose next record is known, and all their descendants. Parents come before their children."""
+    found: set[SplitId] = set()
+    for state in waiting:
+        has_record = bool(state.cut_points) and not state.has_gap
+        if has_record or not found.isdisjoint(state.split.parent_ids):
+            found.add(state.split.id)
+    return found
+
+
+def _first_of(states: Sequence[SplitState]) -> dict[SplitId, End]:
+    """The end after the earliest record known. A batch takes at least one record, even beyond its limits."""
+    unread = {state.split.id for state in states}
+    roots = [s for s in states if s.cut_points and not unread.intersection(s.split.parent_ids)]
+    if not roots:
+        return {}
+    earliest = min(roots, key=lambda state: state.cut_points[0].arrival)
+    end = earliest.cut_at(1)
+    return {} if end is None else {earliest.split.id: end}

@@ -1,0 +1,145 @@
+"""Keeps the planner's split states up with their subscriptions, and leaves the other splits to probes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import replace
+
+from sluice.source.model.offsets import Position
+from sluice.source.model.splits import Split, SplitId
+from sluice.source.state.cut_points import CutPoint
+from sluice.source.state.split_state import Reach, SplitState
+from sluice.source.state.subscriptions import SubscriptionProgress, Subscriptions
+
+__all__ = ["SubscriptionTracker"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_STALL = 5.0
+"""How long a subscription behind the tip may bring nothing before its split is probed (seconds).
+
+Batches may have come far ahead of it by polling. It then pushes records that have been read."""
+
+
+class SubscriptionTracker:
+    """Which splits are pushed, and how far their subscriptions have come.
+
+    Args:
+        subscriptions: None where there are none. Then the tracker does nothing.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, subscriptions: Subscriptions | None, clock: Callable[[], float]) -> None:
+        self._subscriptions = subscriptions
+        self._clock = clock
+        self._covered: set[SplitId] = set()
+        self._has_planned = False
+
+    def follow_rerun(self, starts: Mapping[SplitId, Position]) -> None:
+        """Subscribes from where a batch starts that is read again after a restart.
+
+        Once a batch is planned, `follow` has named all splits. A batch names only splits with records, so
+        following those would close the other subscriptions.
+        """
+        if self._subscriptions is not None and starts and not self._has_planned:
+            self._subscriptions.follow(starts)
+
+    def follow(self, readable: Mapping[SplitId, SplitState]) -> None:
+        """Subscribes to all splits that may be read, from where the next batch starts in each."""
+        self._has_planned = True
+        self._covered &= readable.keys()
+        if self._subscriptions is not None:
+            self._subscriptions.follow({split: state.position for split, state in readable.items()})
+
+    def adopt(
+        self, states: Collection[SplitState], max_span: int | None, max_drift: int | None = None
+    ) -> None:
+        """Brings the states of pushed splits up to date; the other splits are left to probes.
+
+        Args:
+            max_span: how much arrival time one event may cover (microseconds), since batches end between
+                events. None: any.
+            max_drift: see `PlannerSettings`.
+        """
+        if self._subscriptions is None:
+            return
+        for state in states:
+            progress = self._subscriptions.progress(state.split.id, state.position)
+            if progress is not None and _hides_end(state.split, progress):
+                progress = None
+            if progress is not None and state.is_pushed and progress.version == state.caught_up_version:
+                continue  # Spark asks some 90 times a second, and most splits have nothing new
+            state.leave_to_probes()
+            if progress is not None and self._is_stalled(state, progress):
+                progress = None
+            self._log_coverage(state.split.id, is_covered=progress is not None)
+            # A run with a target must not end before it because events are on their way. Where an event
+            # covers too much, probes find closer cut points. They stay: not every probe may read each time.
+            if (
+                progress is not None
+                and (progress.cut_points or state.target is None)
+                and _keeps_to(max_span, state.after_position(progress.cut_points))
+            ):
+                state.adopt(progress)
+            if not _keeps_to(max_span, state.cut_points):
+                state.reset()
+        if max_drift is not None:
+            _leave_holding_back(states, max_drift)
+
+    def ended_unlisted(self, states: Mapping[SplitId, SplitState], listed: Container[SplitId]) -> list[Split]:
+        """Splits that are not listed any more, but whose subscriptions have brought all their records."""
+        if self._subscriptions is None:
+            return []
+        splits = []
+        for split_id, state in states.items():
+            if split_id in listed:
+                continue
+            progress = self._subscriptions.progress(split_id, state.position)
+            if progress is not None and progress.has_ended:
+                points, split = progress.cut_points, state.split
+                last = points[-1].number if points else split.starting_sequence
+                splits.append(replace(split, ending_sequence=split.ending_sequence or last))
+        return splits
+
+    def _is_stalled(self, state: SplitState, progress: SubscriptionProgress) -> bool:
+        if progress.cut_points or progress.is_at_tip or progress.has_ended:
+            state.mark_moving()
+            return False
+        return state.mark_stalled(self._clock()) >= _MAX_STALL
+
+    def _log_coverage(self, split: SplitId, *, is_covered: bool) -> None:
+        if is_covered and split not in self._covered:
+            self._covered.add(split)
+            _log.info("%s: subscribed; batches end at the last record that was pushed", split)
+        elif not is_covered and split in self._covered:
+            self._covered.remove(split)
+            _log.info(
+                "%s: no subscription covers its position now; probes find the ends of batches",
+                split,
+            )
+
+
+def _hides_end(split: Split, progress: SubscriptionProgress) -> bool:
+    """Whether a closed split's subscription is at the tip and has not said that the split ended.
+
+    Then a probe finds the end.
+    """
+    return split.is_closed and progress.is_at_tip and not progress.cut_points
+
+
+def _leave_holding_back(states: Collection[SplitState], max_drift: int) -> None:
+    """Leaves a split to probes if what its last event says is so old that others would wait for the next."""
+    newest = max((state.cut_points[-1].arrival for state in states if state.cut_points), default=0)
+    for state in states:
+        is_idle = state.is_pushed and state.reach is Reach.TIP and not state.cut_points
+        if is_idle and (state.tip_at or 0) + max_drift < newest:
+            state.leave_to_probes()
+
+
+def _keeps_to(span: int | None, points: Sequence[CutPoint]) -> bool:
+    """Whether the records that the first cut point counts arrived within `span` (microseconds)."""
+    if span is None or not points:
+        return True
+    first = points[0]
+    return first.first_arrival is not None and first.arrival < first.first_arrival + span

@@ -1,0 +1,1 @@
+"""How the planner reads splits: one pace for each, one patience for all."""

@@ -1,0 +1,162 @@
+"""Probes many splits side by side, and decides what becomes of those whose reads fail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from sluice.errors import ServiceError
+from sluice.source.model.splits import SplitId
+from sluice.source.probing.probe import Probe
+from sluice.source.probing.session import ProbeSession
+from sluice.source.state.split_state import SplitState
+
+__all__ = ["ProbePool"]
+
+_log = logging.getLogger(__name__)
+
+_RETRY_PAUSE = 2
+"""Seconds until a split is read again after a read was throttled or failed."""
+
+ResultT = TypeVar("ResultT")
+Work = Callable[[ProbeSession, SplitState], ResultT | None]
+
+
+def _is_probed(state: SplitState) -> bool:
+    return not state.is_pushed
+
+
+def _nothing(_state: SplitState) -> None:
+    return None
+
+
+class ProbePool:
+    """The threads in which a planner reads: 500 splits take about as long as 50.
+
+    Args:
+        probe: reads splits.
+        threads: how many splits are probed side by side.
+        patience: how long the reads of one split may fail with retryable errors (seconds). Throttling is an
+            answer, and is always waited for.
+        awaits_missing: whether a split that the service says is not there is waited for as well.
+    """
+
+    def __init__(self, probe: Probe, threads: int, patience: float, *, awaits_missing: bool) -> None:
+        self._probe = probe
+        self._clock = probe.settings.clock
+        self._patience = patience
+        self._awaits_missing = awaits_missing
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sluice-planner")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def map(self, work: Callable[[SplitId], ResultT], splits: Iterable[SplitId]) -> Iterable[ResultT]:
+        """As the function `map`, side by side."""
+        return self._threads.map(work, splits)
+
+    def for_each(
+        self,
+        states: Collection[SplitState],
+        work: Work[ResultT],
+        may_read: Callable[[SplitState], bool] = _is_probed,
+        *,
+        known: Callable[[SplitState], ResultT | None] = _nothing,
+        may_be_last: bool = False,
+    ) -> dict[SplitId, ResultT]:
+        """Does `work` for all splits. One whose reads fail is left where it is for now, without a result.
+
+        Where a run has to reach its target, reads are repeated, unless the split is missing.
+
+        Args:
+            may_read: whether the work of a split may read it.
+            known: the result for a split of which a read was throttled, from what is known of it.
+            may_be_last: as in `Limits`. Throttled reads are repeated.
+
+        Returns:
+            By split, what `work` returned, unless that was None.
+
+        Raises:
+            DataLossError: records after a position are gone, and the query has to fail on data loss.
+            ServiceError: the reads of a split fail, and have failed for longer than `patience`.
+        """
+        return self._side_by_side(states, partial(self._probe_split, work, known, may_be_last), may_read)
+
+    def for_all(self, states: Collection[SplitState], work: Work[ResultT]) -> dict[SplitId, ResultT]:
+        """As `for_each`, but no split is left where it is: reads that fail are repeated.
+
+        Raises:
+            DataLossError, ServiceError: as `for_each`; also if a split is missing.
+        """
+        return self._side_by_side(states, partial(self._probe_split, work, None, False), _is_probed)
+
+    def _side_by_side(
+        self,
+        states: Collection[SplitState],
+        run: Callable[[SplitState], ResultT | None],
+        may_read: Callable[[SplitState], bool],
+    ) -> dict[SplitId, ResultT]:
+        reading = {state.split.id: state for state in states if may_read(state)}
+        if len(reading) <= 1:  # one split needs no threads
+            done = {state.split.id: run(state) for state in states}
+        else:
+            results = self._threads.map(run, reading.values())  # begins at once
+            done = {state.split.id: run(state) for state in states if state.split.id not in reading}
+            done |= zip(reading, results, strict=True)
+        return {split: result for split, result in done.items() if result is not None}
+
+    def _probe_split(
+        self,
+        work: Work[ResultT],
+        known: Callable[[SplitState], ResultT | None] | None,
+        may_be_last: bool,
+        state: SplitState,
+    ) -> ResultT | None:
+        is_awaited = known is None or may_be_last or state.target is not None
+        session = ProbeSession(self._probe, state, is_awaited=is_awaited)
+        while True:
+            begun_at = self._clock()
+            try:
+                result = work(session, state)
+            except ServiceError as error:
+                session.end()
+                if error.missing and known is None:
+                    raise
+                is_left = known is not None and (state.target is None or error.missing)
+                self._tolerate(state, error, begun_at, is_left=is_left)
+                if known is not None and is_left:
+                    return known(state) if error.throttling else None
+                session.back_off()  # the run would end if the split stayed where it is
+                continue
+            session.end()
+            if session.has_read:
+                state.reads.mark_answered()
+            return result
+
+    def _tolerate(self, state: SplitState, error: ServiceError, begun_at: float, *, is_left: bool) -> None:
+        """Puts off the next read of a split; raises `error` if it will not pass, or has lasted too long.
+
+        Args:
+            begun_at: when the reads were begun that have failed (monotonic seconds).
+            is_left: the batch goes on without the split.
+        """
+        if not (error.retryable or error.throttling or error.missing):
+            raise error
+        now = self._clock()
+        next_read_at = now + _RETRY_PAUSE
+        if error.throttling:
+            state.reads.mark_throttled(now, next_read_at)
+        else:
+            failing_for = state.reads.mark_failed(
+                now, next_read_at, is_missing=error.missing, begun_at=begun_at
+            )
+            is_awaited = error.missing and self._awaits_missing
+            if failing_for > self._patience and not is_awaited:
+                raise error
+        what = "left out of this batch" if is_left else "the batch waits for it"
+        if is_left and error.throttling:
+            what = "the batch takes what is known of it"
+        _log.warning("%s: %s, next read in %d s: %s", state.split.id, what, _RETRY_PAUSE, error)

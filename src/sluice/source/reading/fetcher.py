@@ -1,0 +1,157 @@
+"""Reads several ranges side by side, each a page ahead of the consumer (FLIP-27's split fetchers).
+
+A shard gives at most 2 MiB/s, and reading it is mostly waiting, so one task reads many shards. Memory is
+bounded: of each range one page is being consumed, and one more is waiting or being read.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+from sluice.source.logs.stream_log import AnyRecord
+from sluice.source.model.offsets import SplitRange
+from sluice.source.model.splits import SplitId
+
+__all__ = ["Stopped", "fetch_side_by_side"]
+
+ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[AnyRecord]]]
+"""Reads one range. Sleeps only through the function that it is given, which raises `Stopped` at the end."""
+
+_PAGES_AHEAD = 2
+_NEXT_FETCHER_AFTER = 0.02
+"""Seconds without a page after which another fetcher is started. One thread is faster than many where pages
+are buffered already, because threads wait for each other; it is slower where every page takes a request."""
+
+
+class Stopped(Exception):  # noqa: N818 - no error: it ends a fetcher
+    """The consumer has ended."""
+
+
+@dataclass
+class _Fetched:
+    split_range: SplitRange
+    records: Sequence[AnyRecord]
+    error: BaseException | None = None
+    is_last: bool = False
+
+
+class _Fetchers:
+    """Threads that read ranges into one queue, at most `_PAGES_AHEAD` unconsumed pages of each.
+
+    A range is begun when those of its parents have been read.
+    """
+
+    def __init__(self, ranges: Sequence[SplitRange], read: ReadRange) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        splits = {split_range.split for split_range in ranges}
+        self._waits_for = {r: splits.intersection(r.parents) for r in ranges}
+        self._left: queue.SimpleQueue[SplitRange] = queue.SimpleQueue()
+        self._release(None)
+        self._spaces = {r.split: threading.Semaphore(_PAGES_AHEAD) for r in ranges}
+        self._output: queue.SimpleQueue[_Fetched] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Starts a fetcher, which reads the ranges that are left, one after the other."""
+        threading.Thread(target=self._run, name="sluice-fetch", daemon=True).start()
+
+    def next(self) -> _Fetched:
+        """The next page of any range. Starts another fetcher if none comes soon."""
+        while not self._left.empty():
+            try:
+                return self._output.get(timeout=_NEXT_FETCHER_AFTER)
+            except queue.Empty:  # noqa: PERF203 - the loop is there for it
+                self.start()
+        return self._output.get()
+
+    def consumed(self, split_range: SplitRange) -> None:
+        """A page of the range has been consumed: there is space for another one."""
+        self._spaces[split_range.split].release()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for space in self._spaces.values():
+            space.release()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                split_range = self._left.get_nowait()
+            except queue.Empty:
+                return
+            error: BaseException | None = None
+            try:
+                self._fetch(split_range)
+            except Stopped:
+                pass
+            except BaseException as caught:  # noqa: BLE001 - raised again in the consumer's thread
+                error = caught
+            self._output.put(_Fetched(split_range, (), error, is_last=True))
+            if error is None:
+                self._release(split_range.split)
+
+    def _release(self, read: SplitId | None) -> None:
+        """Lets ranges be read that wait for no other, now that `read` has been read."""
+        with self._lock:
+            for split_range, parents in list(self._waits_for.items()):
+                if read is not None:
+                    parents.discard(read)
+                if not parents:
+                    del self._waits_for[split_range]
+                    self._left.put(split_range)
+
+    def _fetch(self, split_range: SplitRange) -> None:
+        self._wait_for_space(split_range)
+        pages = self._read(split_range, self._pause)
+        try:
+            for records in pages:
+                self._output.put(_Fetched(split_range, records))
+                self._wait_for_space(split_range)
+        finally:
+            if isinstance(pages, Generator):  # closes what it holds open now, and not when it is collected
+                pages.close()
+
+    def _pause(self, seconds: float) -> None:
+        if self._stopping.wait(seconds):
+            raise Stopped
+
+    def _wait_for_space(self, split_range: SplitRange) -> None:
+        self._spaces[split_range.split].acquire()
+        if self._stopping.is_set():
+            raise Stopped
+
+
+def fetch_side_by_side(
+    ranges: Sequence[SplitRange], read: ReadRange, *, at_once: int | None = None
+) -> Iterator[tuple[SplitRange, Sequence[AnyRecord]]]:
+    """Yields pages as they come: the pages of one range in order, those of several ranges mixed.
+
+    Args:
+        ranges: begun in this order, each after its parents' have been read.
+        read: reads one range.
+        at_once: how many fetchers to begin with; more are started when no page comes soon. None: one for
+            each range.
+
+    Raises:
+        Exception: what `read` raised first, after the other fetchers have been told to stop.
+    """
+    fetchers = _Fetchers(ranges, read)
+    try:
+        for _ in range(len(ranges) if at_once is None else min(at_once, len(ranges))):
+            fetchers.start()
+        running = len(ranges)
+        while running:
+            fetched = fetchers.next()
+            if fetched.error is not None:
+                raise fetched.error
+            if fetched.is_last:
+                running -= 1
+                continue
+            yield fetched.split_range, fetched.records
+            fetchers.consumed(fetched.split_range)
+    finally:
+        fetchers.stop()

@@ -1,0 +1,180 @@
+"""Reads a split from pages that a service pushes, and falls back to polling (FLIP-128's record publishers).
+
+A publisher may break at any time, start late, or give a page twice; the records come out the same. Where
+its pages look as if records were lost, they are read again by polling, which decides whether they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from sluice.errors import ServiceError
+from sluice.source.logs.cursor import Cursor
+from sluice.source.logs.data_loss import DataLossPolicy
+from sluice.source.logs.stream_log import Page, StreamLog, is_gone
+from sluice.source.model.offsets import After, Position, SplitRange, expected_record
+from sluice.source.model.sequence import sequence_of
+
+__all__ = ["OpenPublisher", "PublisherCursor", "RecordPublisher"]
+
+_log = logging.getLogger(__name__)
+
+
+class RecordPublisher(Protocol):
+    """Pages of one split that a service pushes, from a position on.
+
+    Attributes:
+        is_gapless: no record is missing between the position and the first page, which the publisher has
+            checked. Otherwise the first page begins with the record that the position names.
+    """
+
+    is_gapless: bool
+
+    def next_page(self) -> Page:
+        """Blocks until the next event.
+
+        The page may hold no record. Its ``next_iterator`` is None at the end of a closed split, and any text
+        elsewhere. Records before the position, and records of earlier pages, may come again.
+
+        Raises:
+            ServiceError: the publisher has ended. The pages it gave stay valid.
+        """
+
+    def close(self) -> None:
+        """Releases what the publisher holds. May be called twice, and after the publisher has ended."""
+
+
+OpenPublisher = Callable[[SplitRange, Position], RecordPublisher]
+"""Opens a publisher of a range from a position on. Raises ServiceError where there is none."""
+
+_MAX_CAUGHT_UP_PAGES = 3
+"""How many empty pages in a row may say that they are at the tip before the end of the range has come.
+
+A page may say so while records are on their way."""
+
+
+class PublisherCursor(Cursor):
+    """A cursor that reads from a publisher, and polls after the publisher has failed.
+
+    Args:
+        split_range: the range to read. It tells which records the publisher has to give.
+        position: where to start.
+        open_publisher: called when the first page is asked for.
+        may_poll: False: a publisher that fails is an error, and a record missing from its pages is a loss.
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments of `Cursor`, and three of its own
+        self,
+        log: StreamLog,
+        data_loss: DataLossPolicy,
+        split_range: SplitRange,
+        position: Position,
+        open_publisher: OpenPublisher,
+        *,
+        may_poll: bool,
+    ) -> None:
+        super().__init__(log, data_loss, split_range.split, position)
+        self._range = split_range
+        self._open_publisher = open_publisher
+        self._may_poll = may_poll
+        self._publisher: RecordPublisher | None = None
+        self._is_polling = False
+        self._caught_up_pages = 0
+
+    @property
+    def is_pushed(self) -> bool:
+        return not self._is_polling
+
+    def next_page(self, limit: int) -> Page:
+        """See `Cursor.next_page`. The service decides how long a pushed page is; `limit` is for polling.
+
+        Raises:
+            DataLossError: as in `Cursor.next_page`.
+            ServiceError: the publisher failed and polling is not allowed, or polling failed as well.
+        """
+        if self._is_polling:
+            return super().next_page(limit)
+        try:
+            page = self._next_pushed_page()
+        except ServiceError as error:
+            if not self._may_poll:
+                # What a publisher needs, such as its consumer, may be missing where the split is not.
+                error.missing = error.missing and is_gone(self._log, self.split)
+                raise
+            return self._poll_instead(limit, str(error))
+        problem = self._integrity_problem(page)
+        if problem is not None and self._may_poll:
+            return self._poll_instead(limit, problem)
+        self._check_start(page)
+        unread = self._take(page)
+        # `position.caught_up_at` is not set here: the event may be old when it is read.
+        is_tip = not unread.records and unread.next_iterator is not None and unread.millis_behind == 0
+        # The reader must not take such a page for the tip.
+        return replace(unread, millis_behind=1) if is_tip and problem is None else unread
+
+    def reopen(self) -> None:
+        """Goes on by polling; where polling is not allowed, through a new publisher."""
+        super().reopen()
+        self.close()
+        self._is_polling = self._may_poll
+
+    def close(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
+
+    def _next_pushed_page(self) -> Page:
+        if self._publisher is None:
+            self._publisher = self._open_publisher(self._range, self.position)
+            self._is_verified = self._publisher.is_gapless or expected_record(self.position) is None
+            self._caught_up_pages = 0
+        page = self._publisher.next_page()
+        is_caught_up = not page.records and page.next_iterator is not None and page.millis_behind == 0
+        self._caught_up_pages = self._caught_up_pages + 1 if is_caught_up else 0
+        return page
+
+    def _poll_instead(self, limit: int, why: str) -> Page:
+        _log.warning(
+            "%s: the pushed records cannot be used, polling the rest of the range: %s", self.split, why
+        )
+        self.close()
+        self._is_polling = True
+        return super().next_page(limit)
+
+    def _shows_start(self, page: Page) -> bool:
+        is_on_its_way = not page.records and page.next_iterator is not None
+        if is_on_its_way and self._caught_up_pages < _MAX_CAUGHT_UP_PAGES:
+            return False
+        return super()._shows_start(page)
+
+    def _integrity_problem(self, page: Page) -> str | None:
+        """Why a page shows that records of the range are gone, or that the publisher leaves them out."""
+        if self._caught_up_pages >= _MAX_CAUGHT_UP_PAGES:
+            return "it has caught up with the tip without the record where the batch ends"
+        expected, end = expected_record(self.position), self._range.end
+        if not self._is_verified and expected is not None and _starts_behind(page, expected):
+            return f"it starts after record {expected}"
+        if not isinstance(end, After):
+            return None
+        place = bisect_left(
+            page.records, end.sequence, key=lambda record: sequence_of(record.sequence_number)
+        )
+        found = sequence_of(page.records[place].sequence_number) if place < len(page.records) else None
+        if found is None and page.next_iterator is None:
+            return f"it ends before record {end.position_record}, where the batch ends"
+        if found is not None and found > sequence_of(end.position_record):
+            return (
+                f"it has no record {end.position_record}, where the batch ends, but record "
+                f"{page.records[place].sequence_number}"
+            )
+        return None
+
+
+def _starts_behind(page: Page, expected: str) -> bool:
+    if not page.records:
+        return page.next_iterator is None
+    return sequence_of(page.records[0].sequence_number) > sequence_of(expected)

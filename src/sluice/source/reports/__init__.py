@@ -1,0 +1,1 @@
+"""What tasks tell the planner of what they have read."""

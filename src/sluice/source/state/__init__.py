@@ -1,0 +1,1 @@
+"""What is known of each split ahead of the last batch."""

@@ -1,0 +1,541 @@
+"""What the planner knows of a split ahead of the last batch.
+
+All of it is an accelerator: a state that is dropped is made again from the position alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sluice.instants import MICROS_PER_SECOND
+from sluice.source.logs.cursor import Cursor
+from sluice.source.logs.stream_log import Page, size_in_bytes
+from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Expiry, Position, before
+from sluice.source.model.sequence import sequence_of
+from sluice.source.model.splits import Split
+from sluice.source.state.cut_points import CutPoint
+from sluice.source.state.read_health import ReadHealth
+from sluice.source.state.subscriptions import SubscriptionProgress
+
+__all__ = ["Reach", "SplitState"]
+
+_MIN_HINT_GAIN = 600 * MICROS_PER_SECOND
+"""A hint goes into the offsets if it is this much newer than the one there (microseconds)."""
+_LAG_HOLDS = 15.0
+"""Seconds without an answer for which a lag is believed."""
+
+
+class Reach(enum.Enum):
+    """What follows the last cut point of a split."""
+
+    UNKNOWN = enum.auto()
+    """More records may follow; they have to be looked for."""
+    TIP = enum.auto()
+    """No record followed at the last answer."""
+    END = enum.auto()
+    """The split is closed, and no record follows."""
+    TARGET = enum.auto()
+    """The run ends here: records that follow are not part of it."""
+
+
+@dataclass(slots=True)
+class SplitState:
+    """The state of one split between two batches. Held by the enumerator.
+
+    Only the methods here and those of `reads` change anything, and each is named for what happened. What is
+    known of a split comes in one of two ways:
+
+    - *probed* (the default): a probe reads pages, see `record_page` and `jump_to`;
+    - *pushed* (`is_pushed`): a subscription tells how far it has come, see `adopt`.
+
+    `reach` says what follows the last cut point.
+
+    A hint is an instant at which no record followed `position`. The cursor notes it in `cursor.position` and
+    forgets it when it moves on, so `keep_hint` copies it to `caught_up_at` before.
+    `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
+
+    Attributes:
+        split: as it was listed last.
+        position: the end of the last batch.
+        cursor: reads on right after the last cut point.
+        expiry: which records of the stream had expired when the state was made; None where that is not known.
+        target: where a run ends that reads what is available; no cut point follows it.
+        cut_points: where the next batch may end, in order, all after `position`.
+        reach: what follows the last cut point.
+        record_size: mean size of the records of the last page that held any (bytes); None before the first.
+        density: records a microsecond of arrival time, in the last page that shows it; None before the first.
+        millis_behind: how far the last answer was from the tip (milliseconds).
+        caught_up_at: an instant (microseconds) at which no record followed `position`.
+        tip_at: when the service last said that nothing follows the last cut point (microseconds).
+        first_number: number of the first record after `position`, where a probe has seen it.
+        undecided_at: when a probe last gave up before it knew what follows the last cut point (monotonic
+            seconds); None where it knew.
+        reads: whether the service answers reads of the split, and when it may be read again.
+        is_pushed: a subscription tells of new records, and the service is not read.
+        stalled_since: since when a subscription has brought nothing though it is behind the tip
+            (monotonic seconds).
+        caught_up_version: the version of the `SubscriptionProgress` adopted last, if it said that no record
+            follows `position`; else None.
+    """
+
+    split: Split
+    position: Position
+    cursor: Cursor
+    expiry: Expiry | None = None
+    target: After | Closed | None = None
+    cut_points: Sequence[CutPoint] = ()
+    reach: Reach = Reach.UNKNOWN
+    record_size: float | None = None
+    density: float | None = None
+    millis_behind: int | None = None
+    caught_up_at: int | None = None
+    tip_at: int | None = None
+    first_number: str | None = None
+    undecided_at: float | None = None
+    reads: ReadHealth = field(default_factory=ReadHealth)
+    is_pushed: bool = False
+    stalled_since: float | None = None
+    caught_up_version: int | None = field(default=None, repr=False)
+
+    # --- what is known --------------------------------------------------------------------------------
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether records that no cut point counts lie before a cut point."""
+        return any(point.is_after_gap for point in self.cut_points)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the next batch has no record to look for after the last cut point."""
+        return self.reach is not Reach.UNKNOWN
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the split is closed, and ends after the last cut point."""
+        return self.reach is Reach.END
+
+    @property
+    def is_newly_closed(self) -> bool:
+        """Whether the split was closed since a read came to its tip. Records may follow."""
+        return self.split.is_closed and self.reach is Reach.TIP
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record known, or right before `position`; -1 where none is."""
+        if self.cut_points:
+            return self.cut_points[-1].sequence
+        here = self.position
+        if isinstance(here, AtTime) and here.number is not None:
+            return sequence_of(here.number) - 1
+        return here.sequence if isinstance(here, After) else -1
+
+    @property
+    def wants_first_record(self) -> bool:
+        """Whether the number of the first record will be needed to show that none has expired."""
+        here = self.position
+        is_start = isinstance(here, AtHorizon) and here.pinned is not None and here.caught_up_at is None
+        return is_start and self.first_number is None
+
+    def start_has_expired(self, now: int) -> bool:
+        """Whether records may have expired unread after a position that names no record (`now` in
+        microseconds). No record follows the position that would show it to a reader.
+        """
+        here = self.position
+        if self.cut_points or not isinstance(here, AtTime | AtHorizon):
+            return False
+        known = here.last_caught_up_at if self.caught_up_at is None else self.caught_up_at
+        return known is not None and self.expiry is not None and not self._holds(known, now)
+
+    def is_due(self, now: float) -> bool:
+        """Whether a probe may read the split at `now` (monotonic seconds).
+
+        A run with a target ends when nothing is new. A split with a target is always due, so that no run
+        ends because a split was not read.
+        """
+        return not self.is_pushed and (self.target is not None or self.reads.next_read_at <= now)
+
+    def has_lost_its_place(self, now: float, iterator_life: float) -> bool:
+        """Whether the last probe gave up among empty pages so long ago that its iterator has expired."""
+        return self.undecided_at is not None and now - self.undecided_at > iterator_life
+
+    def count_before(self, instant: int | None) -> int:
+        """How many cut points come before the first that arrived at or after `instant`."""
+        if instant is None:
+            return len(self.cut_points)
+        for count, point in enumerate(self.cut_points):
+            if point.arrival >= instant:
+                return count
+        return len(self.cut_points)
+
+    def count_up_to(self, end: After) -> int:
+        """How many cut points a batch up to `end` takes."""
+        return bisect_right(self.cut_points, end.sequence, key=lambda point: point.sequence)
+
+    def cut_at(self, count: int) -> After | Closed | None:
+        """The end of a batch that takes the first `count` cut points; None where that is no progress."""
+        if count == len(self.cut_points):
+            if self.reach is Reach.TARGET:
+                return self.target
+            if self.reach is Reach.END:
+                return Closed()
+        if count == 0:
+            return None
+        point = self.cut_points[count - 1]
+        here = self.cursor.position
+        is_last = count == len(self.cut_points)
+        caught_up_at = here.caught_up_at if is_last and isinstance(here, After) else None
+        return After(point.number, arrival=point.arrival, caught_up_at=caught_up_at)
+
+    def end_before(self, instant: int) -> After | Closed | None:
+        """The end of a batch that takes the records that arrived before `instant` (microseconds)."""
+        count = self.count_before(instant)
+        if count < len(self.cut_points) and self.reach is not Reach.TARGET:
+            end = before(self.cut_points[count].number)
+            return end if isinstance(end, After) else None
+        return self.cut_at(len(self.cut_points))
+
+    def end_before_number(self, number: str) -> After | None:
+        """The end of a batch that takes the records before the record `number`; None: there is none."""
+        end = before(number)
+        return end if isinstance(end, After) and end.sequence > self.last_sequence else None
+
+    def after_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
+        """Those of `points`, which a subscription has brought, that come after `position`."""
+        if not isinstance(self.position, After):
+            return points
+        done = self.position.read_up_to
+        count = 0
+        while count < len(points) and points[count].sequence <= done:
+            count += 1
+        return points[count:]
+
+    def lag(self, count: int, now: float) -> int | None:
+        """How far a batch that takes the first `count` cut points ends from the tip (milliseconds).
+
+        Args:
+            now: monotonic seconds.
+
+        Returns:
+            None where that is not known: nothing has been heard of the split yet, or not for 15 s.
+        """
+        if self.millis_behind is None or self.reads.is_unanswered_for(_LAG_HOLDS, now):
+            return None
+        if not self.cut_points or count >= len(self.cut_points):
+            return self.millis_behind
+        arrival = self.cut_points[max(0, count - 1)].arrival
+        return self.millis_behind + max(0, self.cut_points[-1].arrival - arrival) // 1000
+
+    def end_with_hints(self, end: After | Closed) -> After | Closed:
+        """`end`, with the last instant without records after the batch's start, if that is much newer."""
+        here = self.position
+        logged = here.last_caught_up_at if isinstance(here, AtTime | AtHorizon) else None
+        if isinstance(here, After):
+            logged = here.caught_up_at
+        if self.caught_up_at is None or logged is None:
+            return end
+        if self.caught_up_at - logged < _MIN_HINT_GAIN:
+            return end
+        return replace(end, start_caught_up_at=self.caught_up_at)
+
+    def unchanged_with_hints(self, position: Position) -> Position:
+        """The position of a split that does not advance, with the instant at which it was last caught up.
+
+        A newer hint alone makes no batch. After a restart it tells a split that got no records from one whose
+        records have expired.
+        """
+        here = self.cursor.position
+        if isinstance(here, After) and here == position == self.position and not self.cut_points:
+            return here
+        if position != self.position:
+            return position
+        if isinstance(position, AtHorizon):
+            caught_up_at = position.caught_up_at if self.caught_up_at is None else self.caught_up_at
+            return replace(position, next=self.first_number or position.next, caught_up_at=caught_up_at)
+        if isinstance(position, AtTime) and self.caught_up_at is not None:
+            return replace(position, caught_up_at=self.caught_up_at)
+        return position
+
+    # --- probes ---------------------------------------------------------------------------------------
+
+    def keep_hint(self) -> None:
+        """Caller: a probe, before it reads on; the planner, before a closed split is planned to its end.
+        Affects: `caught_up_at`.
+
+        Keeps the instant at which no record followed `position`: the cursor forgets it when it moves on.
+        """
+        here = self.cursor.position
+        if not self.cut_points and isinstance(here, After) and here == self.position:
+            self.caught_up_at = here.caught_up_at
+
+    def record_page(self, page: Page, limit: int, asked_at: int) -> None:
+        """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
+        `record_size`, `density`, `caught_up_at`, `tip_at`, `first_number`, `undecided_at`.
+
+        Args:
+            limit: how many records were asked for.
+            asked_at: when the page was asked for (microseconds).
+        """
+        self.millis_behind = page.millis_behind
+        self.undecided_at = None
+        self._set_reach(self._reach_of(page, limit))
+        points = list(map(CutPoint.of, page.records))
+        if points:
+            self.record_size = sum(point.size for point in points) / len(points)
+            self._observe_density(points)
+            if not self.cut_points and not self.start_has_expired(asked_at):
+                self.first_number = points[0].number
+        self._add(points)
+        if self.reach is Reach.TIP:
+            self.tip_at = asked_at
+            self._confirm_caught_up(asked_at)
+
+    def jump_to(self, page: Page, cursor: Cursor, limit: int, asked_at: int) -> None:
+        """Caller: a probe that found records by time. Affects: `cut_points`, `reach`, `cursor`,
+        `millis_behind`, `record_size`, `density`, `tip_at`.
+
+        Args:
+            page: the records that were found.
+            cursor: reads on after them.
+            limit, asked_at: as those of `record_page`.
+        """
+        records, last = page.records, self.last_sequence
+        known = bisect_right(records, last, key=lambda record: sequence_of(record.sequence_number))
+        if known == len(records):
+            return  # the first record at that time may precede one that is known
+        size = page.size or sum(map(size_in_bytes, records))
+        if self.record_size is None:
+            self.record_size = size / len(records)
+        if known and not self.has_gap:
+            points = list(map(CutPoint.of, records[known:]))
+        else:  # behind a gap no batch ends between the records of a page
+            points = [CutPoint.of_all(records[known:], size)._replace(is_after_gap=not known)]
+        self._add(points)
+        self.cursor = cursor
+        self.millis_behind = page.millis_behind
+        self._observe_density(points)
+        self._set_reach(self._reach_of(page, limit))
+        if self.reach is Reach.TIP:
+            self.tip_at = asked_at
+
+    def drop_after_gap(self) -> None:
+        """Caller: the enumerator, of a state that has looked for the tip; the planner, of a state without an
+        end. Affects: `cut_points`, `reach`, `cursor`.
+
+        Probes go on before the first gap, so that all records are counted.
+        """
+        if self.has_gap:
+            points = list(itertools.takewhile(lambda point: not point.is_after_gap, self.cut_points))
+            self.cut_points, self.reach = points, Reach.UNKNOWN
+            self.cursor = self.cursor.at(self._behind_last(None if points else self.caught_up_at))
+
+    def join_cut_points(self, count: int) -> None:
+        """Caller: a probe that has found very many. Affects: `cut_points`.
+
+        Joins each `count` cut points to one: a batch may end at the last of them, and counts all of them.
+        """
+        points = self.cut_points
+        groups = [points[first : first + count] for first in range(0, len(points), count)]
+        self.cut_points = [
+            group[-1]._replace(
+                size=sum(point.size for point in group),
+                count=sum(point.count for point in group),
+                since=group[0].first_arrival,
+            )
+            for group in groups
+        ]
+
+    def mark_undecided(self, now: float) -> None:
+        """Caller: a probe that gives up among empty pages for this trigger. Affects: `undecided_at`."""
+        self.undecided_at = now
+
+    def mark_start_reported(self, now: int) -> None:
+        """Caller: the enumerator, when it has reported that records after the position may have expired
+        unread (`now` in microseconds). Affects: `caught_up_at`.
+        """
+        self.caught_up_at = now
+
+    # --- subscriptions --------------------------------------------------------------------------------
+
+    def adopt(self, progress: SubscriptionProgress) -> None:
+        """Caller: the subscription tracker. Affects: all but `split`, `position`, `target`, `expiry` and
+        `stalled_since`.
+
+        Takes what a subscription has brought after `position` in place of what probes have found. If the
+        subscription has brought nothing yet, cut points that probes found stay, and are planned first.
+        """
+        is_caught_up = progress.is_at_tip and not progress.cut_points and self.target is None
+        self.is_pushed = True
+        self.caught_up_version = progress.version if is_caught_up else None
+        self.reads.mark_answered()
+        self.millis_behind = progress.millis_behind
+        points = self.after_position(progress.cut_points)
+        if not points and (self.cut_points or self.reach is Reach.TARGET):
+            return
+        if points:
+            self.keep_hint()
+        self._drop_cut_points()
+        self._add(points)
+        last = self.cut_points[-1].number if self.cut_points else None
+        is_whole = not points or last == points[-1].number  # else the target has cut some off
+        if is_whole:
+            self._set_reach(_reach_of_subscription(progress))
+        caught_up_at = progress.caught_up_at if is_whole else None
+        self.cursor = self.cursor.at(self._behind_last(caught_up_at))
+        if caught_up_at is not None:
+            # A probe may have come to the tip since the event was made.
+            self.tip_at = caught_up_at if points else max(caught_up_at, self.tip_at or 0)
+            self._confirm_caught_up(caught_up_at)
+
+    def leave_to_probes(self) -> None:
+        """Caller: the subscription tracker, when no subscription covers it. Affects: `is_pushed`."""
+        self.is_pushed = False
+
+    def mark_stalled(self, now: float) -> float:
+        """Caller: the subscription tracker, when a subscription is behind the tip and brings nothing.
+        Affects: `stalled_since`.
+
+        Returns:
+            For how long that has been so (seconds).
+        """
+        if self.stalled_since is None:
+            self.stalled_since = now
+        return now - self.stalled_since
+
+    def mark_moving(self) -> None:
+        """Caller: the subscription tracker, when a subscription brings records, or is at the tip.
+        Affects: `stalled_since`.
+        """
+        self.stalled_since = None
+
+    # --- batches --------------------------------------------------------------------------------------
+
+    def relist(self, split: Split) -> None:
+        """Caller: the enumerator, with the split as it was listed last. Affects: `split`."""
+        self.split = split
+
+    def stop_at(self, target: After | Closed) -> None:
+        """Caller: the enumerator. A run ends at `target`, also where probes have come further by now.
+        Affects: `target`, `cut_points`, `reach`.
+        """
+        self.target = target
+        points, self.cut_points = self.cut_points, ()
+        self._add(points)
+
+    def can_advance_to(self, position: Position) -> bool:
+        """Whether what is known still holds if the last batch ended at `position`."""
+        if position == self.position:
+            return True
+        is_ahead = not isinstance(self.position, After) or (
+            isinstance(position, After) and position.sequence > self.position.sequence
+        )
+        return isinstance(position, After) and is_ahead and position.sequence <= self.last_sequence
+
+    def advance_to(self, position: Position) -> None:
+        """Caller: the enumerator, when the last batch ended at `position`. Affects: `position`, `cut_points`,
+        `reach`, `cursor`, `caught_up_at`, `first_number`, `caught_up_version`.
+
+        Cut points behind a gap are dropped, unless the batch has taken the records in the gap.
+        """
+        if isinstance(position, After) and position != self.position:
+            self.cut_points = self.cut_points[self.count_up_to(position) :]
+            if self.cut_points and position == before(self.cut_points[0].number):
+                self.cut_points = [self.cut_points[0]._replace(is_after_gap=False), *self.cut_points[1:]]
+            self.position = position
+            self.caught_up_at = None
+            self.first_number = None
+            self.caught_up_version = None
+            self.drop_after_gap()
+
+    def reset(self) -> None:
+        """Caller: the subscription tracker, a probe, the planner. Probes begin again right after `position`.
+        Affects: `cut_points`, `reach`, `cursor`, `is_pushed`, `caught_up_version`.
+        """
+        self._drop_cut_points()
+        self.is_pushed = False
+        self.caught_up_version = None
+        self.cursor = self.cursor.at(self._behind_last(self.caught_up_at))
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _drop_cut_points(self) -> None:
+        if self.cut_points:
+            self.tip_at = None
+        self.cut_points, self.reach = (), Reach.UNKNOWN
+
+    def _observe_density(self, points: Sequence[CutPoint]) -> None:
+        """Takes the density of records that followed one another."""
+        first = points[0].arrival if points[0].since is None else points[0].since
+        count = sum(point.count for point in points)
+        if points[-1].arrival > first:
+            self.density = (count - 1) / (points[-1].arrival - first)
+
+    def _reach_of(self, page: Page, limit: int) -> Reach:
+        if page.next_iterator is None:
+            return Reach.END
+        if page.millis_behind != 0 or len(page.records) >= limit:
+            return Reach.UNKNOWN
+        # A split that was listed as closed before the read gets no more records: its tip is its end, also
+        # where the service says so only on the next page. Its children's records are older than this answer.
+        return Reach.END if self.split.is_closed else Reach.TIP
+
+    def _set_reach(self, reach: Reach) -> None:
+        """Records after a target do not matter, so `Reach.TARGET` stays until the cut points are dropped."""
+        if self.reach is not Reach.TARGET:
+            self.reach = reach
+
+    def _add(self, points: Iterable[CutPoint]) -> None:
+        """Adds cut points after the last one, up to the target."""
+        target = self.target
+        if not isinstance(target, After):
+            self.cut_points = [*self.cut_points, *points]
+            return
+        kept = list(self.cut_points)
+        for point in points:
+            if point.sequence <= target.sequence:
+                kept.append(point)
+            elif point.count > 1 and self.reach is not Reach.TARGET:
+                # The target is among the records that this cut point counts: the records before it belong
+                # to the run.
+                kept.append(point._replace(number=target.number, arrival=target.arrival or point.arrival))
+            if point.sequence >= target.sequence:
+                self.reach = Reach.TARGET
+        self.cut_points = kept
+
+    def _confirm_caught_up(self, now: int) -> None:
+        """Confirms that no record has followed a position that names none.
+
+        No record's presence shows there that nothing has expired. If the stream still holds the instant of
+        the last such confirmation, no record can have come and expired since then.
+        """
+        if not self.cut_points and isinstance(self.position, AtTime | AtHorizon):
+            known = self.position.last_caught_up_at if self.caught_up_at is None else self.caught_up_at
+            if known is None or (self._holds(known, now) and known < now):
+                self.caught_up_at = now
+
+    def _holds(self, instant: int, now: int) -> bool:
+        """Whether records that arrived at `instant` have not expired at `now`."""
+        expiry = self.expiry
+        return expiry is not None and expiry.at(now, expiry.retention).horizon < instant
+
+    def _behind_last(self, caught_up_at: int | None) -> Position:
+        """The position after the last cut point, with the instant at which no record followed it."""
+        if self.cut_points:
+            last = self.cut_points[-1]
+            return After(last.number, arrival=last.arrival, caught_up_at=caught_up_at)
+        here = self.position
+        if not isinstance(here, After):
+            return here
+        read = self.cursor.position
+        earlier = read.caught_up_at if isinstance(read, After) and read == here else None
+        known = [at for at in (here.caught_up_at, earlier, caught_up_at) if at is not None]
+        return replace(here, caught_up_at=max(known, default=None))
+
+
+def _reach_of_subscription(progress: SubscriptionProgress) -> Reach:
+    if progress.has_ended:
+        return Reach.END
+    return Reach.TIP if progress.is_at_tip else Reach.UNKNOWN

@@ -1,0 +1,72 @@
+"""Splits whose records the service pushes: what the planner knows of their subscriptions (FLIP-128).
+
+The planner need not read a split to find the end of a batch while a subscription to the split is open:
+the subscription says how far it has come. Like everything the planner keeps, this is an accelerator: a
+split without a subscription is probed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluice.source.model.offsets import Position
+from sluice.source.model.splits import SplitId
+from sluice.source.state.cut_points import CutPoint
+
+__all__ = ["SubscriptionProgress", "Subscriptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionProgress:
+    """What a subscription has brought after a position.
+
+    Agents send one for every event, and `Subscriptions` gives one for all events after a position.
+
+    Attributes:
+        cut_points: in the order of their sequence numbers, all after the position.
+        millis_behind: how far the last event was from the tip of the split (milliseconds).
+        has_ended: the split is closed, and no record follows the last cut point.
+        caught_up_at: an instant (microseconds) at which no record followed the last cut point.
+        version: in a `Subscriptions`, changes whenever anything else here changes.
+    """
+
+    cut_points: Sequence[CutPoint]
+    millis_behind: int
+    has_ended: bool = False
+    caught_up_at: int | None = None
+    version: int = 0
+
+    @property
+    def is_at_tip(self) -> bool:
+        """Whether no record followed the last cut point when the last event was sent."""
+        return self.millis_behind == 0 and not self.has_ended
+
+
+class Subscriptions(Protocol):
+    """The subscriptions that stay open between batches. Called by the planning thread alone."""
+
+    def follow(self, positions: Mapping[SplitId, Position]) -> None:
+        """Keeps a subscription open to each of these splits, and to no other.
+
+        Called for every trigger, so it is cheap and does not block.
+
+        Args:
+            positions: where the next batch starts in each split that may be read now. Records before a
+                position are not needed any more. Where no subscription covers a position, one is opened.
+        """
+
+    def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
+        """What follows `position`; None where no subscription covers it, or none does so yet.
+
+        A subscription covers a position if it gives, or has given, every record after the position. If
+        its first record is not the one that the position names, it does not cover the position: the records
+        between may have expired, and polling decides whether they were lost.
+        """
+
+    def is_subscribed(self, split: SplitId) -> bool:
+        """Whether a split has a subscription that has not failed, though it may be silent for the moment."""
+
+    def close(self) -> None:
+        """Ends the subscriptions."""

@@ -1,0 +1,526 @@
+"""Shards are assigned to the agents that have joined, each to one of them."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from sluice.channels.channel import Channel
+from sluice.kinesis.agent.worker_agents import WorkerAgents
+from sluice.kinesis.shared.protocol import (
+    TAKEN_OVER,
+    Acknowledge,
+    BufferHeld,
+    CallsCounted,
+    ConsumersChanged,
+    EventReceived,
+    FromAgent,
+    JoinHub,
+    RangesAsked,
+    Server,
+    Subscribe,
+    SubscriptionEnded,
+    ToAgent,
+    Unsubscribe,
+    WorkerHosts,
+    decode_to_agent,
+    encode,
+)
+from sluice.source.logs.stream_log import IteratorStart
+from sluice.source.model.splits import SplitId
+from sluice.source.state.cut_points import CutPoint
+from sluice.source.state.subscriptions import SubscriptionProgress
+
+START = IteratorStart("TRIM_HORIZON")
+SPLITS = [SplitId("clicks", f"shardId-{number}") for number in range(4)]
+PATIENT = 120.0
+MIB = 1024 * 1024
+
+
+class Worker:
+    """An agent on a worker host, whose messages the test writes and whose orders it reads."""
+
+    def __init__(self, workers: WorkerAgents, host: str) -> None:
+        self.host = host
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours)
+        self.channel.set_timeout(PATIENT)
+        self._theirs = Channel(theirs)
+        self.thread = threading.Thread(target=self._serve, args=(workers, host), daemon=True)
+        self.thread.start()
+
+    def _serve(self, workers: WorkerAgents, host: str) -> None:
+        workers.join(self._theirs, JoinHub(host, 4000, b"start"))
+        self._theirs.close()
+
+    def received(self) -> ToAgent:
+        """The next message that is no question."""
+        while (frame := self.channel.receive()).tobytes() == b"?":
+            pass
+        return decode_to_agent(frame)
+
+    def send(self, message: FromAgent) -> None:
+        self.channel.send(encode(message))
+
+    def answer(self) -> None:
+        """A word that says nothing but that it is there."""
+        self.channel.send(b"!")
+
+    def leave(self) -> None:
+        self.channel.close()
+        self.thread.join(PATIENT)
+
+
+class Hub:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.reports: queue.SimpleQueue[FromAgent] = queue.SimpleQueue()
+        self.workers = WorkerAgents(self.reports.put, lambda: self.now)
+        self.joined: list[Worker] = []
+
+    def join(self, host: str) -> Worker:
+        self.joined.append(Worker(self.workers, host))
+        report = self.report()
+        assert isinstance(report, WorkerHosts)
+        assert host in report.hosts
+        return self.joined[-1]
+
+    def settle(self) -> None:
+        """So much time passes that nobody waits any more for others to join."""
+        self.pass_time(4, *(worker.host for worker in self.joined))
+
+    def report(self) -> FromAgent:
+        return self.reports.get(timeout=PATIENT)
+
+    def pass_time(self, seconds: int, *speaking: str) -> None:
+        """As many seconds pass, in each of which the hub asks its agents; these hosts' answer."""
+        links = {host: agent.link for host, agent in self.workers._agents.items()}
+        for _ in range(seconds):
+            self.now += 1.0
+            for worker in self.joined:
+                if worker.host in speaking:
+                    worker.answer()
+                    wait_until(lambda host=worker.host: links[host].silence == 0.0)  # type: ignore[misc]
+            for host, link in links.items():
+                link.ask()
+                self.workers.check(host)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for what the hub's own threads do."""
+    end = time.monotonic() + PATIENT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    made = Hub()
+    yield made
+    for worker in made.joined:
+        worker.leave()
+
+
+def test_what_an_agent_buffers_is_passed_on(hub: Hub) -> None:
+    """The planner adds up those of all hosts."""
+    hub.join("a").send(BufferHeld("a", 3, 10))
+
+    assert hub.report() == BufferHeld("a", 3, 10)
+
+
+def test_a_shard_is_assigned_when_the_first_agent_joins(hub: Hub) -> None:
+    """In the first batch no task has started an agent yet."""
+    hub.workers.use_consumers(ConsumersChanged({"clicks": "arn"}, ("arn",)))
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+
+    worker = hub.join("a")
+
+    # Only the agent beside the driver deregisters anything.
+    assert worker.received() == ConsumersChanged({"clicks": "arn"}, ())
+    hub.settle()
+    assert worker.received() == Subscribe(SPLITS[0], 1, START)
+
+
+def test_shards_are_assigned_evenly(hub: Hub) -> None:
+    """Each to the agent that has the fewest."""
+    workers = [hub.join("a"), hub.join("b")]
+    hub.settle()
+    for generation, split in enumerate(SPLITS):
+        hub.workers.subscribe(Subscribe(split, generation, START))
+
+    given = [[worker.received(), worker.received()] for worker in workers]
+
+    owners = Counter(
+        message.split for messages in given for message in messages if isinstance(message, Subscribe)
+    )
+    assert owners == Counter(SPLITS)
+
+
+def test_a_newcomer_gets_its_share(hub: Hub) -> None:
+    """A shard that moves is reported as ended, without a code: the planner subscribes again at once."""
+    first = hub.join("a")
+    for generation, split in enumerate(SPLITS):
+        hub.workers.subscribe(Subscribe(split, generation, START))
+    hub.settle()
+    for _ in SPLITS:
+        first.received()
+
+    second = hub.join("b")
+    hub.settle()
+    assert hub.reports.empty()  # the service would refuse another subscription so soon
+    hub.settle()
+    ended = [hub.report(), hub.report()]
+    left = [first.received(), first.received()]
+
+    assert all(isinstance(message, SubscriptionEnded) and message.code == "" for message in ended)
+    moved = {message.split for message in ended if isinstance(message, SubscriptionEnded)}
+    assert {message.split for message in left if isinstance(message, Unsubscribe)} == moved
+    assert len(moved) == 2
+    for split in moved:
+        hub.workers.subscribe(Subscribe(split, 9, START))
+    assert {second.received(), second.received()} == {Subscribe(split, 9, START) for split in moved}
+
+
+def test_shards_are_dealt_out_once_when_hosts_join_one_after_the_other(hub: Hub) -> None:
+    """Tasks start their agents within seconds of one another, and no shard moves for that."""
+    for generation, split in enumerate(SPLITS):
+        hub.workers.subscribe(Subscribe(split, generation, START))
+    first = hub.join("a")
+    hub.pass_time(2, "a")
+    second = hub.join("b")
+    hub.pass_time(2, "a", "b")
+    hub.workers.subscribe(Subscribe(SPLITS[0], 9, START))  # the planner has read on meanwhile
+    hub.pass_time(2, "a", "b")
+
+    given = {first.received(), first.received(), second.received(), second.received()}
+
+    assert {message.split for message in given if isinstance(message, Subscribe)} == set(SPLITS)
+    assert Subscribe(SPLITS[0], 9, START) in given
+    hub.settle()
+    hub.settle()
+    assert hub.reports.empty()
+
+
+def test_shards_are_dealt_out_although_hosts_go_on_joining(hub: Hub) -> None:
+    """The wait for others has an end."""
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    hosts = ["a", "b", "c", "d", "e"]
+    workers = []
+    for number, host in enumerate(hosts):
+        workers.append(hub.join(host))
+        hub.pass_time(2, *hosts[: number + 1])
+
+    assert workers[0].received() == Subscribe(SPLITS[0], 1, START)
+
+
+def test_the_subscriptions_of_an_agent_that_leaves_have_ended(hub: Hub) -> None:
+    """Its shards go to the others when the planner subscribes again."""
+    first = hub.join("a")
+    hub.settle()
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    first.received()
+    second = hub.join("b")
+    hub.settle()
+
+    first.leave()
+
+    assert hub.report() == WorkerHosts(("b",))
+    assert hub.report() == SubscriptionEnded(SPLITS[0], 1, "the agent on a is gone")
+    hub.workers.subscribe(Subscribe(SPLITS[0], 2, START))
+    assert second.received() == Subscribe(SPLITS[0], 2, START)
+
+
+def test_a_second_agent_of_a_host_is_turned_away(hub: Hub) -> None:
+    """Two tasks may have started one at the same time. The second one ends when its link is closed."""
+    hub.join("a")
+
+    extra = Worker(hub.workers, "a")
+    extra.thread.join(PATIENT)
+
+    assert not extra.thread.is_alive()
+    with pytest.raises(EOFError):
+        extra.received()
+    extra.leave()
+    assert hub.reports.empty()
+
+
+def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> None:
+    """A message about an earlier subscription is not passed on."""
+    worker = hub.join("a")
+    hub.settle()
+    hub.workers.subscribe(Subscribe(SPLITS[0], 3, START))
+    worker.received()
+    stale, fresh = (
+        EventReceived(SPLITS[0], generation, None, SubscriptionProgress([], 0), Server("a", 1, b"start"))
+        for generation in (2, 3)
+    )
+    worker.send(stale)
+    worker.send(fresh)
+
+    assert hub.report() == fresh
+    hub.workers.acknowledge(SPLITS[0], 77)
+    hub.workers.unsubscribe(SPLITS[0])
+    assert [worker.received(), worker.received()] == [Acknowledge(SPLITS[0], "77"), Unsubscribe(SPLITS[0])]
+
+
+@pytest.mark.parametrize("message", [RangesAsked(7), CallsCounted(SPLITS[0], 3, 4)])
+def test_the_planner_learns_what_agents_are_asked_for_and_refused(hub: Hub, message: FromAgent) -> None:
+    """It shows whether tasks reach them, and goes into the query's figures."""
+    worker = hub.join("a")
+    worker.send(message)
+
+    assert hub.report() == message
+
+
+def test_the_planner_learns_which_consumer_was_taken_over(hub: Hub) -> None:
+    """Whichever agent noticed."""
+    worker = hub.join("a")
+    hub.settle()
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    worker.received()
+    ended = SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER, "arn:consumer:1")
+
+    worker.send(ended)
+
+    assert hub.report() == ended
+
+
+# --- agents that are silent -----------------------------------------------------------------------------
+
+
+def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    """Its host may be gone without a word. The log says so once, and once that it speaks again; then it gets
+    its share as one that has just joined, after it was told what it has lost.
+    """
+    caplog.set_level(logging.INFO, "sluice.kinesis.agent.worker_agents")
+    first, second = hub.join("a"), hub.join("b")
+    hub.settle()
+    for generation, split in enumerate(SPLITS):
+        hub.workers.subscribe(Subscribe(split, generation, START))
+    mine = [first.received(), first.received()]
+    for _ in SPLITS[2:]:
+        second.received()
+
+    hub.pass_time(4, "b")
+    assert hub.reports.empty()
+    hub.pass_time(3, "b")
+
+    assert hub.report() == WorkerHosts(("a", "b"), ("a",))
+    ended = [hub.report(), hub.report()]
+    lost = {message.split for message in mine if isinstance(message, Subscribe)}
+    assert {each.split for each in ended if isinstance(each, SubscriptionEnded) and each.code == ""} == lost
+    for split in lost:
+        hub.workers.subscribe(Subscribe(split, 9, START))
+    assert {second.received(), second.received()} == {Subscribe(split, 9, START) for split in lost}
+    assert hub.reports.empty()
+
+    hub.pass_time(9, "a", "b")
+    assert hub.report() == WorkerHosts(("a", "b"))
+    moved = [hub.report(), hub.report()]
+    assert all(isinstance(each, SubscriptionEnded) for each in moved)
+    told = [first.received(), first.received()]
+    assert {each.split for each in told if isinstance(each, Unsubscribe)} == lost
+    assert len([line for line in caplog.messages if "on a has said nothing for 5 s" in line]) == 1
+    assert len([line for line in caplog.messages if "on a speaks again" in line]) == 1
+    assert any(
+        f"its 2 shards go to others, or else are polled: {min(lost)}, " in line for line in caplog.messages
+    )
+
+
+def test_without_another_agent_shards_wait_for_the_silent_one(hub: Hub) -> None:
+    """They are polled meanwhile: the planner was told that their subscriptions have ended."""
+    worker = hub.join("a")
+    hub.settle()
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    hub.pass_time(5)
+    assert hub.report() == WorkerHosts(("a",), ("a",))
+    assert isinstance(hub.report(), SubscriptionEnded)
+    hub.workers.subscribe(Subscribe(SPLITS[0], 2, START))
+
+    hub.pass_time(4, "a")
+
+    assert [worker.received() for _ in range(3)] == [
+        Subscribe(SPLITS[0], 1, START),
+        Unsubscribe(SPLITS[0]),
+        Subscribe(SPLITS[0], 2, START),
+    ]
+
+
+def test_an_agent_that_stays_silent_is_given_up(hub: Hub) -> None:
+    """Its link is closed, at which it ends if it still can. A task on its host may start another one."""
+    worker = hub.join("a")
+    hub.settle()
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    hub.pass_time(30)
+
+    assert hub.report() == WorkerHosts(("a",), ("a",))
+    assert isinstance(hub.report(), SubscriptionEnded)
+    assert hub.report() == WorkerHosts(())
+    worker.thread.join(PATIENT)
+    assert not worker.thread.is_alive()
+    assert hub.reports.empty()
+    assert isinstance(hub.join("a"), Worker)
+
+
+def test_messages_of_a_silent_agent_about_what_it_has_lost_are_ignored(hub: Hub) -> None:
+    """Another reader has taken over the shard: the agent that it was moved to."""
+    worker = hub.join("a")
+    hub.settle()
+    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
+    hub.pass_time(5)
+    assert hub.report() == WorkerHosts(("a",), ("a",))
+    assert isinstance(hub.report(), SubscriptionEnded)
+
+    worker.send(SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER))
+    worker.leave()
+
+    assert hub.report() == WorkerHosts(())
+    assert hub.reports.empty()
+
+
+def test_the_hub_never_waits_for_an_agent(hub: Hub) -> None:
+    """One that is stopped takes nothing. The others get their messages all the same."""
+    hub.join("a")
+    other = hub.join("b")
+    hub.settle()
+    for split in SPLITS[:2]:
+        hub.workers.subscribe(Subscribe(split, 1, START))
+
+    def acknowledge() -> None:
+        for number in range(20_000):
+            hub.workers.acknowledge(SPLITS[0], 10**40 + number)
+        hub.workers.unsubscribe(SPLITS[1])
+
+    thread = threading.Thread(target=acknowledge, daemon=True)
+    thread.start()
+    thread.join(PATIENT)
+
+    assert not thread.is_alive()
+    assert [other.received(), other.received()] == [Subscribe(SPLITS[1], 1, START), Unsubscribe(SPLITS[1])]
+
+
+def test_addresses_that_are_translated_are_reported(
+    hub: Hub, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In containers, for example: tasks on other hosts may not reach what an agent takes for its address."""
+    monkeypatch.setattr(Channel, "remote_host", "10.0.0.5")
+    with caplog.at_level(logging.WARNING):
+        hub.join("10.0.0.5")
+        assert caplog.messages == []
+        hub.join("172.17.0.2")
+
+    assert "the agent on 172.17.0.2 is seen as 10.0.0.5 from here" in caplog.text
+
+
+# --- agents that receive unlike -------------------------------------------------------------------------
+
+
+def event_of(request: Subscribe, host: str, size: int) -> EventReceived:
+    cut = CutPoint("49", 0, size)
+    progress = SubscriptionProgress((cut,), 0)
+    return EventReceived(request.split, request.generation, None, progress, Server(host, 1, b"start"))
+
+
+def held(hub: Hub) -> dict[str, set[SplitId]]:
+    return {host: set(agent.subscriptions) for host, agent in hub.workers._agents.items()}
+
+
+def push(hub: Hub, seconds: int, rates: Mapping[SplitId, int]) -> list[SubscriptionEnded]:
+    """Agents bring so many bytes a second for a while; the planner subscribes again to what moves."""
+    ended = []
+    of_host = {worker.host: worker for worker in hub.joined}
+    for _ in range(seconds):
+        expected = 0
+        for host, agent in list(hub.workers._agents.items()):
+            for split, request in list(agent.subscriptions.items()):
+                of_host[host].send(event_of(request, host, rates[split]))
+                expected += 1
+        while expected:
+            expected -= isinstance(hub.report(), EventReceived)
+        hub.pass_time(1, *of_host)
+        while not hub.reports.empty():
+            report = hub.report()
+            assert isinstance(report, SubscriptionEnded)
+            ended.append(report)
+            hub.workers.subscribe(Subscribe(report.split, report.generation + 100, START))
+    return ended
+
+
+@pytest.fixture
+def dealt(hub: Hub) -> dict[SplitId, int]:
+    """Two agents with two shards each, and what these bring: one is hot."""
+    hub.join("a")
+    hub.join("b")
+    hub.settle()
+    for generation, split in enumerate(SPLITS):
+        hub.workers.subscribe(Subscribe(split, generation, START))
+    return {split: 20 * MIB if split == SPLITS[0] else MIB for split in SPLITS}
+
+
+def test_a_hot_shard_is_left_alone(
+    hub: Hub, dealt: dict[SplitId, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other shard of its agent moves, after a minute, and nothing ever after."""
+    caplog.set_level(logging.INFO, "sluice.kinesis.agent.worker_agents")
+    assert push(hub, 55, dealt) == []
+    [ended] = push(hub, 30, dealt)
+
+    assert ended.code == ""
+    assert sorted(held(hub).values(), key=len) == [{SPLITS[0]}, set(SPLITS[1:])]
+    assert push(hub, 300, dealt) == []
+    assert any("1 shards move, so that agents have about the same load" in line for line in caplog.messages)
+
+
+def test_a_shard_that_is_subscribed_to_anew_stays_where_it_is(hub: Hub, dealt: dict[SplitId, int]) -> None:
+    """The planner subscribes again where it has read on without the agent. Only balance moves a shard."""
+    before = held(hub)
+    push(hub, 20, dealt)
+    for split in SPLITS:
+        hub.workers.subscribe(Subscribe(split, 50, START))
+    assert held(hub) == before
+
+
+def test_a_newcomer_gets_bytes_and_not_a_number(hub: Hub, dealt: dict[SplitId, int]) -> None:
+    """The hot shard stays where it is, alone."""
+    push(hub, 20, dealt)
+    hub.join("c")
+    push(hub, 10, dealt)
+
+    assert {SPLITS[0]} in held(hub).values()
+    assert sorted(map(len, held(hub).values())) == [1, 1, 2]
+
+
+def test_what_moves_to_an_agent_that_goes_meanwhile_goes_to_another(
+    hub: Hub, dealt: dict[SplitId, int]
+) -> None:
+    """The planner has not subscribed to it yet."""
+    push(hub, 20, dealt)
+    gone = hub.join("c")
+    hub.settle()
+    moved = [hub.report() for _ in range(hub.reports.qsize())]
+    gone.leave()
+    assert isinstance(hub.report(), WorkerHosts)
+    for each in moved:
+        assert isinstance(each, SubscriptionEnded)
+        hub.workers.subscribe(Subscribe(each.split, 99, START))
+
+    assert moved
+    assert set.union(*held(hub).values()) == set(SPLITS)
+
+
+def test_what_is_on_its_way_counts(hub: Hub, dealt: dict[SplitId, int]) -> None:
+    """However long the planner takes to subscribe to it, no more moves."""
+    hub.pass_time(20, "a", "b")
+    hub.join("c")
+    hub.pass_time(100, "a", "b", "c")
+
+    assert hub.reports.qsize() == 1
+    assert len(dealt) == 4
