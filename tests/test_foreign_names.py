@@ -1,4 +1,4 @@
-"""Options under the names that users bring from Kafka's source, Databricks, awslabs and Qubole."""
+"""Options under the names that users bring from Kafka's source, Databricks and awslabs."""
 
 from __future__ import annotations
 
@@ -111,10 +111,6 @@ TAKEN: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "awslabs, fan-out": (
         {"kinesis.consumerType": "SubscribeToShard", "kinesis.consumerName": "me"},
         {"recordPublisher": "efo", "consumerName": "me"},
-    ),
-    "Qubole": (
-        {"awsSTSRoleARN": "arn:aws:iam::123456789012:role/r", "kinesis.executor.maxRecordPerRead": "9"},
-        {"roleArn": "arn:aws:iam::123456789012:role/r", "getRecordsLimit": "9"},
     ),
 }
 

@@ -1,8 +1,7 @@
 """What other Kinesis connectors for Spark call the connection options.
 
 Databricks: https://docs.databricks.com/en/connect/streaming/kinesis.html. awslabs:
-https://github.com/awslabs/spark-sql-kinesis-connector. Qubole: https://github.com/qubole/kinesis-sql, whose
-names AWS Glue has as well.
+https://github.com/awslabs/spark-sql-kinesis-connector.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from sluice.aws.calling.connection import (
 )
 from sluice.option_names import Explained, ForeignName, Taken
 
-__all__ = ["AWSLABS", "CONNECTION_NAMES", "DATABRICKS", "QUBOLE"]
+__all__ = ["AWSLABS", "CONNECTION_NAMES", "DATABRICKS"]
 
 DATABRICKS: Final = "Databricks"
 AWSLABS: Final = "awslabs"
-QUBOLE: Final = "Qubole"
 
 _CREDENTIALS: Final = (
     f"give '{PROFILE.key}', '{ROLE_ARN.key}' or '{ACCESS_KEY.key}', or leave it to the SDK's own chain of "
@@ -48,11 +46,4 @@ CONNECTION_NAMES: Final[tuple[ForeignName, ...]] = (
     Taken("kinesis.stsEndpointUrl", AWSLABS, STS_ENDPOINT_URL.key),
     Explained("kinesis.credentialProviderClass", AWSLABS, f"names a class in Java: {_CREDENTIALS}"),
     Explained("kinesis.credentialProviderParam", AWSLABS, f"is for a class in Java: {_CREDENTIALS}"),
-    Taken("awsSTSRoleARN", QUBOLE, ROLE_ARN.key),
-    Taken("awsSTSSessionName", QUBOLE, ROLE_SESSION_NAME.key),
-    Explained(
-        "awsUseInstanceProfile",
-        QUBOLE,
-        "is not needed: without other credentials the SDK's own chain asks the instance for its profile",
-    ),
 )

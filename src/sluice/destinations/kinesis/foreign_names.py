@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluice.aws.names.foreign_names import AWSLABS, CONNECTION_NAMES, QUBOLE
+from sluice.aws.names.foreign_names import AWSLABS, CONNECTION_NAMES
 from sluice.option_names import Explained, ForeignName, Taken
 
 __all__ = ["SINK_NAMES"]
@@ -25,11 +25,6 @@ SINK_NAMES: Final[tuple[ForeignName, ...]] = (
         "drops records that are late, which nothing does here: a record that is refused for longer than "
         "'maxRetryDuration' fails its task",
     ),
-    Taken("kinesis.executor.recordMaxBufferedTime", QUBOLE, "maxTimeInBuffer"),
-    Taken("kinesis.executor.aggregationEnabled", QUBOLE, "aggregate"),
-    Explained("kinesis.executor.maxConnections", QUBOLE, _CONNECTIONS),
-    Explained("kinesis.executor.flushWaitTimeMillis", QUBOLE, _FLUSH),
-    Explained("kniesis.executor.flushWaitTimeMillis", QUBOLE, _FLUSH),  # as its documentation spells it
     Explained("topic", "Kafka", "is Kafka's: the stream is named in 'streamName'"),
     Explained(
         "kafka.bootstrap.servers",

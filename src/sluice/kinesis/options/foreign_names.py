@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sluice.aws.names.foreign_names import AWSLABS, CONNECTION_NAMES, DATABRICKS, QUBOLE
+from sluice.aws.names.foreign_names import AWSLABS, CONNECTION_NAMES, DATABRICKS
 from sluice.errors import OptionError
 from sluice.option_names import Explained, ForeignName, Taken
 
@@ -28,7 +28,7 @@ _BY_SHARD: Final = (
 
 
 def _position(text: str) -> Mapping[str, str]:
-    """Translates positions of Databricks, awslabs and Qubole: a word, ``AT_TIMESTAMP <time>`` or JSON."""
+    """Translates positions of Databricks and awslabs: a word, ``AT_TIMESTAMP <time>`` or JSON."""
     if text.lstrip().startswith("{"):
         if "at_timestamp" in text.lower():
             raise OptionError(f"has a time in a form that is not taken: {_TIME}")
@@ -187,31 +187,6 @@ _AWSLABS: Final[tuple[ForeignName, ...]] = (
     ),
 )
 
-_QUBOLE: Final[tuple[ForeignName, ...]] = (
-    Taken("kinesis.client.describeShardInterval", QUBOLE, "shardDiscoveryInterval"),
-    Taken("kinesis.executor.maxRecordPerRead", QUBOLE, "getRecordsLimit"),
-    *_explained(QUBOLE, _PER_SHARD, "kinesis.executor.maxFetchRecordsPerShard"),
-    *_explained(QUBOLE, _NO_TIME_LIMIT, "kinesis.executor.maxFetchTimeInMs"),
-    *_explained(
-        QUBOLE,
-        "has no counterpart: 'getRecordsInterval' is the pause between two reads of one shard, always kept",
-        "kinesis.executor.addIdleTimeBetweenReads",
-        "kinesis.executor.idleTimeBetweenReadsInMs",
-    ),
-    *_explained(
-        QUBOLE,
-        _RETRIES,
-        "kinesis.client.numRetries",
-        "kinesis.client.retryIntervalMs",
-        "kinesis.client.maxRetryIntervalMs",
-    ),
-    *_explained(
-        QUBOLE,
-        "is not needed: there is no batch while there are no records; leave it out",
-        "kinesis.client.avoidEmptyBatches",
-    ),
-)
-
 _KAFKA: Final[tuple[ForeignName, ...]] = (
     Taken("startingOffsets", KAFKA, "startingPosition", _offsets("startingPosition", _EARLIEST_OR_LATEST)),
     Taken("endingOffsets", KAFKA, "endingPosition", _offsets("endingPosition", {"latest": "LATEST"})),
@@ -241,4 +216,4 @@ _KAFKA: Final[tuple[ForeignName, ...]] = (
     *_explained(KAFKA, _NO_KAFKA, "includeHeaders", "kafkaConsumer.*", "kafka.*"),
 )
 
-SOURCE_NAMES: Final = (*CONNECTION_NAMES, *_DATABRICKS, *_AWSLABS, *_QUBOLE, *_KAFKA)
+SOURCE_NAMES: Final = (*CONNECTION_NAMES, *_DATABRICKS, *_AWSLABS, *_KAFKA)
