@@ -37,8 +37,8 @@ SHARD = "shardId-000000000000"
 
 PLANNING = textwrap.dedent("""
     import json, sys, time
-    from sluice.kinesis.planner.coordinator import create_coordinator
     from sluice.kinesis.options.config import source_config_from_options
+    from sluice.kinesis.source import KinesisSource
     from sluice.source.model.offsets import Offsets
 
     config = source_config_from_options(json.loads(sys.argv[1]), streaming=True)

@@ -374,7 +374,7 @@ def assigned_elsewhere(source: str) -> Iterator[tuple[int, str]]:
                 yield target.lineno, ast.unparse(target)
 
 
-@pytest.mark.parametrize("path", sorted((SRC / "source").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((SRC / "source").rglob("*.py")), ids=lambda path: path.stem)
 def test_nobody_else_assigns_the_state_of_a_split(path: Path) -> None:
     """All transitions are methods of these two, where they can be read side by side."""
     assert list(assigned_elsewhere(path.read_text())) == []
@@ -383,7 +383,7 @@ def test_nobody_else_assigns_the_state_of_a_split(path: Path) -> None:
 def test_nobody_outside_the_source_has_a_state_at_hand() -> None:
     """So the source's modules are all that have to be looked at."""
     users = [path for path in SRC.rglob("*.py") if "split_state" in path.read_text()]
-    assert {path.parent.name for path in users} == {"source"}
+    assert {path.relative_to(SRC).parts[0] for path in users} == {"source"}
 
 
 @pytest.mark.parametrize(

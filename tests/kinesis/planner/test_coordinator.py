@@ -220,6 +220,7 @@ def test_a_batch_read_warns_of_a_consumer_that_stays(
 ) -> None:
     """One that it registered, now or at ``load()``: Spark does not say when the last task has read."""
     monkeypatch.setattr(FakeRegistrar, "registers", now)
+    monkeypatch.setattr(planner, "plan_bounded_read", lambda _source: [])
 
     assignment = KinesisSource(config(at_load=at_load)).plan_bounded()[1]
 
@@ -282,8 +283,9 @@ def test_the_agent_is_placed_by_the_options_and_by_spark(monkeypatch: pytest.Mon
 # --- where tasks read from ----------------------------------------------------------------------------
 
 
-def test_tasks_of_a_polling_query_get_no_assignment() -> None:
+def test_tasks_of_a_polling_query_get_no_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for a stream nor for a batch read."""
+    monkeypatch.setattr(planner, "plan_bounded_read", lambda _source: [])
     polling = source_config_from_options({"streamName": "clicks", "region": "us-east-1"})
     coordinator = KinesisSource(polling).create_coordinator()
 
