@@ -22,19 +22,31 @@ __all__ = [
 
 _MILLISECOND: Final = 0.001
 
-MAX_RECORDS = Option("maxRecordsPerTrigger", integer(1), None, "Records that a batch aims at.")
-MAX_BYTES = Option("maxBytesPerTrigger", size(1), None, "Bytes that a batch aims at.")
+MAX_RECORDS = Option(
+    "maxRecordsPerTrigger",
+    integer(1),
+    None,
+    "Records that a batch aims at, as the service stores them. A batch may have a page of each shard more.",
+)
+MAX_BYTES = Option(
+    "maxBytesPerTrigger",
+    size(1),
+    None,
+    "Bytes that a batch aims at. A batch may have a page of each shard more.",
+)
 MAX_TIME_SPAN = Option(
     "maxTimeSpanPerTrigger",
     duration(_MILLISECOND),
     None,
-    "A batch covers at most this much arrival time on every split.",
+    "A batch covers at most this much arrival time on every shard.",
 )
 MAX_DRIFT = Option(
     "maxDrift",
     duration(1.0),
     None,
-    "No row of a later batch arrived more than this before the latest row of an earlier one. At least 1s.",
+    "No row of a later batch arrived more than this before the latest row of an earlier one, so a watermark "
+    "with this delay drops no row for being read late: shards wait for one that is throttled, failing or "
+    "behind. At least 1s.",
 )
 DISCOVERY_INTERVAL = Option(
     "splitDiscoveryInterval",
@@ -48,7 +60,9 @@ FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss",
     BOOLEAN,
     True,
-    "Fail when records between two batches have expired or a split has vanished; `false`: log it and go on.",
+    "Fail if records between two batches have expired or a shard has vanished; `false`: log it and go on. A "
+    "shard that listings lack has vanished only if the service says so; until then the query waits, with a "
+    "warning.",
     shown_default="true",
 )
 

@@ -48,19 +48,20 @@ from sluice.kinesis.options.starting_positions import (
     Word,
 )
 from sluice.kinesis.options.streams import STREAM_ARN, STREAM_NAME, StreamRef, streams_from_options
-from sluice.options import (
-    BOOLEAN,
-    Option,
-    OptionValues,
-    choice,
-    duration,
-    integer,
-    read_options,
-    size,
-)
+from sluice.options import BOOLEAN, Option, OptionValues, choice, duration, integer, read_options
 from sluice.retry import Backoff
+from sluice.source import settings
 from sluice.source.contracts import refuse_idle_options
-from sluice.source.settings import NO_LIMITS, READ_RETRY_DURATION, Limits
+from sluice.source.settings import (
+    FAIL_ON_DATA_LOSS,
+    MAX_BYTES,
+    MAX_DRIFT,
+    MAX_RECORDS,
+    MAX_TIME_SPAN,
+    NO_LIMITS,
+    READ_RETRY_DURATION,
+    Limits,
+)
 
 __all__ = [
     "ALL_OPTIONS",
@@ -75,44 +76,18 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 FORMAT: Final = "kinesis-efo"
-_MILLISECOND: Final = 0.001
 
-MAX_RECORDS = Option(
-    "maxRecordsPerTrigger",
-    integer(1),
-    None,
-    "Records that a batch aims at, counted before deaggregation; exceeded by at most one page per shard.",
+DISCOVERY_INTERVAL = replace(
+    settings.DISCOVERY_INTERVAL,
+    key="shardDiscoveryInterval",
+    description="How often shards are listed again.",
 )
-MAX_BYTES = Option(
-    "maxBytesPerTrigger", size(1), None, "Bytes that a batch aims at; exceeded by at most one page per shard."
-)
-MAX_TIME_SPAN = Option(
-    "maxTimeSpanPerTrigger",
-    duration(_MILLISECOND),
-    None,
-    "A batch covers at most this much arrival time on every shard.",
-)
-MAX_DRIFT = Option(
-    "maxDrift",
-    duration(1.0),
-    None,
-    "No row of a later batch arrived more than this before the latest row of an earlier one, so that a "
-    "watermark with this delay drops no row for being read late: shards wait for one that is throttled, "
-    "failing or behind. At least 1s.",
-)
-DISCOVERY_INTERVAL = Option(
-    "shardDiscoveryInterval",
-    duration(_MILLISECOND),
-    10.0,
-    "How often shards are listed again.",
-    shown_default="10s",
-)
-SHARDS_PER_TASK = Option(
-    "shardsPerTask",
-    integer(1),
-    None,
-    "Shards that one Spark task reads at a time. By default, where Spark has cores for more tasks, there is "
-    "one for every 8 shards or 10,000 records of a batch.",
+SHARDS_PER_TASK = replace(
+    settings.SPLITS_PER_TASK,
+    key="shardsPerTask",
+    default=None,
+    description="Shards that one Spark task reads at a time. By default, where Spark has cores for more "
+    "tasks, there is one for every 8 shards or 10,000 records of a batch.",
     shown_default="up to 16",
 )
 DEAGGREGATE = Option(
@@ -120,15 +95,6 @@ DEAGGREGATE = Option(
     BOOLEAN,
     True,
     "Unpack aggregated records of the Kinesis Producer Library; `subSequenceNumber` counts inside each.",
-    shown_default="true",
-)
-FAIL_ON_DATA_LOSS = Option(
-    "failOnDataLoss",
-    BOOLEAN,
-    True,
-    "Fail when records between two batches have expired or a shard has vanished; `false`: log it and go on. "
-    "A shard that listings lack has vanished only if the service says so; until then the query waits, with a "
-    "warning.",
     shown_default="true",
 )
 RECORDS_LIMIT = Option(
