@@ -21,7 +21,7 @@ SOURCE: Final = ROOT / "src"
 PAGE: Final = ROOT / "docs" / "troubleshooting.md"
 ERRORS: Final = frozenset({"OptionError", "ServiceError"})
 # What notes a problem for one OptionError that has them all; the message is the last argument.
-NOTES: Final = frozenset({"reject", "reject_value", "refuse"})
+NOTES: Final = frozenset({"reject", "reject_each", "reject_value", "refuse"})
 # Variables that hold a message, or a part of one.
 PARTS: Final = frozenset({"problem", "why"})
 # Others who are told by a message: the command `sluice` prints findings, and nothing is raised; in tests

@@ -100,8 +100,8 @@ SOURCE_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
         "option 'consumerName' is 'me': 'recordPublisher' is polling: it is for efo only",
     ),
     "fan-out without a consumer": (
-        {"fanOutAgent": "driver"},
-        "option 'fanOutAgent' is 'driver': it is for fan-out, which needs 'consumerName' or 'consumerArn'",
+        {"subscribeToShardFallback": "fail"},
+        "option 'subscribeToShardFallback' is 'fail': it is for fan-out, which needs 'consumerName' or",
     ),
     "no ARN": (
         {"consumerName": "me", "consumerRegistration": "none"},
@@ -137,12 +137,12 @@ SOURCE_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
         "option 'consumerArn.orders' could be for 'orders' and 'Orders', as keys have no case",
     ),
     "address of no host": (
-        {"consumerName": "me", "fanOutAgentAddress": "127.0.0.1:80"},
+        {"consumerName": "me", "agentAddress": "127.0.0.1:80"},
         "is '127.0.0.1:80': allowed is the name or address of a host, without a port",
     ),
     "a buffer without an agent": (
-        {"consumerName": "me", "fanOutAgent": "none", "fanOutBufferSize": "1GiB"},
-        "option 'fanOutBufferSize' is '1GiB': 'fanOutAgent' is none: there is no agent",
+        {"consumerName": "me", "agent": "none", "agentBufferSize": "1GiB"},
+        "option 'agentBufferSize' is '1GiB': there is no agent, as 'agent' is none",
     ),
 }
 

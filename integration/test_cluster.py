@@ -189,7 +189,7 @@ def test_defaults(application: Cluster, producer: TimedProducer) -> None:
 
 def test_agents_on_workers(application: Cluster, producer: TimedProducer) -> None:
     """Each host, whose name means 127.0.1.1 there, gets an agent that the others reach."""
-    with reading(application, producer, "workers", fanOutAgent="workers") as scene:
+    with reading(application, producer, "workers", agent="workers") as scene:
         scene.wait_for_agents()
         scene.wait_until_pushed("all is pushed after")
         assert [len(application.agents(host)) for host in WORKERS] == [1, 1, 1]
@@ -199,7 +199,7 @@ def test_agents_on_workers(application: Cluster, producer: TimedProducer) -> Non
 def test_power_off(application: Cluster, producer: TimedProducer) -> None:
     """A worker's host is gone, with its agent. What was its is read at once, and it is taken in again."""
     lost = WORKERS[0]
-    with reading(application, producer, "power off", fanOutAgent="workers") as scene:
+    with reading(application, producer, "power off", agent="workers") as scene:
         scene.wait_for_agents()
         scene.wait_until_pushed("all is pushed after")
         application.host(lost).power_off()
@@ -219,7 +219,7 @@ def test_power_off(application: Cluster, producer: TimedProducer) -> None:
 def test_cable_out(application: Cluster, producer: TimedProducer) -> None:
     """A worker's host loses its network for half a minute. Its processes go on meanwhile."""
     cut = application.host(WORKERS[1])
-    with reading(application, producer, "cable out", fanOutAgent="workers") as scene:
+    with reading(application, producer, "cable out", agent="workers") as scene:
         scene.wait_for_agents()
         scene.wait_until_pushed("all is pushed after")
         cut.pull_cable()
@@ -235,7 +235,7 @@ def test_cable_out(application: Cluster, producer: TimedProducer) -> None:
 def test_frozen_agent(application: Cluster, producer: TimedProducer, agent: str) -> None:
     """An agent stands still for a quarter of a minute, and goes on."""
     host = DRIVER if agent == "driver" else WORKERS[2]
-    with reading(application, producer, f"frozen agent ({agent})", fanOutAgent=agent) as scene:
+    with reading(application, producer, f"frozen agent ({agent})", agent=agent) as scene:
         scene.wait_for_agents([host])
         scene.wait_until_pushed("all is pushed after")
         [frozen] = application.agents(host)
@@ -250,7 +250,7 @@ def test_frozen_agent(application: Cluster, producer: TimedProducer, agent: str)
 def test_replaced_executor(application: Cluster, producer: TimedProducer) -> None:
     """An executor is killed, and Spark starts another one. The agent of its host stays as it is."""
     host = WORKERS[0]
-    with reading(application, producer, "replaced executor", fanOutAgent="workers") as scene:
+    with reading(application, producer, "replaced executor", agent="workers") as scene:
         scene.wait_for_agents()
         scene.wait_until_pushed("all is pushed after")
         before, executors = application.agents(host), application.executors(host)
@@ -268,7 +268,7 @@ def test_polling_agents_on_workers(application: Cluster, producer: TimedProducer
     reads = ReadsOfOthers()
     application.service.fail_if(reads)
     try:
-        with reading(application, producer, "polling agents", base=OPTIONS, pollingAgent="workers") as scene:
+        with reading(application, producer, "polling agents", base=OPTIONS, agent="workers") as scene:
             scene.wait_for_agents()
             scene.wait_until_pushed("agents alone read after", polls=lambda: reads.count)
             application.host(lost).power_off()
@@ -363,7 +363,7 @@ def test_dynamic_allocation(cluster: Cluster, producer: TimedProducer) -> None:
     """
     cluster.start_driver({**SETTINGS, **DYNAMIC})
     with reading(
-        cluster, producer, "dynamic allocation", millis_per_row=5, fanOutAgent="workers", shardsPerTask="1"
+        cluster, producer, "dynamic allocation", millis_per_row=5, agent="workers", shardsPerTask="1"
     ) as scene:
         scene.wait_for_agents()
         scene.wait_until_pushed("all is pushed after")
@@ -381,7 +381,7 @@ def test_driver_known_by_name(cluster: Cluster, producer: TimedProducer) -> None
     everywhere = "0.0.0.0"  # noqa: S104 - of the network namespace
     cluster.start_driver({**SETTINGS, "spark.driver.host": DRIVER, "spark.driver.bindAddress": everywhere})
     cluster.start_worker(DRIVER, wait=False)
-    with reading(cluster, producer, "driver known by name", fanOutAgent="workers") as scene:
+    with reading(cluster, producer, "driver known by name", agent="workers") as scene:
         scene.wait_until(lambda: len(cluster.agents(DRIVER)) == 2, "an agent beside that of the driver")
         scene.wait_for_agents()
         scene.wait_until_pushed("all is pushed after")
@@ -394,13 +394,13 @@ def test_driver_elsewhere(cluster: Cluster, producer: TimedProducer) -> None:
     """
     settings = {**SETTINGS, "spark.cores.max": "3"}
     cluster.start_driver(settings)
-    with cluster.query(producer.stream, {**PUSHED, "fanOutAgent": "workers"}) as first:
+    with cluster.query(producer.stream, {**PUSHED, "agent": "workers"}) as first:
         with producer.putting():
             cluster.wait_until_pushed(first)
         cluster.lose_driver(DRIVER)
     try:
         cluster.start_driver(settings, host=MASTER)
-        with reading(cluster, producer, "driver elsewhere", before=first, fanOutAgent="workers") as scene:
+        with reading(cluster, producer, "driver elsewhere", before=first, agent="workers") as scene:
             scene.wait_until_pushed("all is pushed after")
     finally:
         cluster.host(DRIVER).plug_cable()

@@ -279,10 +279,10 @@ def test_a_batch_read_gives_the_same_rows(case: Case, faults: FaultProxy) -> Non
 
 
 def test_a_subscription_for_each_range(case: Case, faults: FaultProxy) -> None:
-    """``fanOutAgent`` ``none``: no process beside the tasks, which subscribe themselves and never poll."""
+    """``agent`` ``none``: no process beside the tasks, which subscribe themselves and never poll."""
     faults.set_rules(POLL_OF_A_TASK, counting("SubscribeToShard"))
     polls, calls = faults.count("GetRecords"), faults.count("SubscribeToShard")
-    query = case.start(faults.endpoint, fanOutAgent="none", consumerDeregistration="never", **TASKS_ONLY)
+    query = case.start(faults.endpoint, agent="none", consumerDeregistration="never", **TASKS_ONLY)
     case.read_all(query)
     assert agents() == []
     case.producer.put(50)

@@ -73,11 +73,11 @@ def _command(process: int) -> bytes:
 def test_an_agent_on_each_worker_host(
     spark: SparkSession, producer: Producer, recorder: Recorder, ministack_faults: FaultProxy
 ) -> None:
-    """With ``fanOutAgent`` ``workers`` each host gets one agent, and the shards are dealt out to them; one
+    """With ``agent`` ``workers`` each host gets one agent, and the shards are dealt out to them; one
     that is killed is replaced. Every record comes once, and nothing is left after the query.
     """
     ministack_faults.set_rules(counting("GetRecords"))
-    frame = read_stream(spark, ministack_faults.endpoint, producer.stream, fanOutAgent="workers", **OPTIONS)
+    frame = read_stream(spark, ministack_faults.endpoint, producer.stream, agent="workers", **OPTIONS)
     query = recorder.start(frame)
     with producer.putting():
         wait_until(lambda: len(on_workers()) == len(HOSTS), "an agent on each host")
@@ -107,7 +107,7 @@ def test_a_silent_agent_on_a_worker_host(
     gets shards again, or ends where that took too long. Every record comes once.
     """
     ministack_faults.set_rules(counting("GetRecords"))
-    frame = read_stream(spark, ministack_faults.endpoint, producer.stream, fanOutAgent="workers", **OPTIONS)
+    frame = read_stream(spark, ministack_faults.endpoint, producer.stream, agent="workers", **OPTIONS)
     query = recorder.start(frame)
     with producer.putting():
         wait_until(lambda: len(on_workers()) == len(HOSTS), "an agent on each host")

@@ -53,7 +53,7 @@ class Query:
             streaming=True,
         )
         assert config.fan_out is not None
-        setup = AgentSetup.beside_driver(config, config.fan_out)
+        setup = AgentSetup.beside_driver(config)
         self.client = AgentClient(setup, {stream: arn}, renew=lambda _: arn, launch=self._launch)
         splits = [SplitId(stream, shard) for shard in service.open_shards(stream)]
         self.positions: dict[SplitId, Position] = dict.fromkeys(splits, HORIZON)

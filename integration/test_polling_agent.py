@@ -72,7 +72,7 @@ def test_the_tip_is_read_once_and_an_agent_that_is_killed_costs_no_record(
     reads = ReadsOfOthers()
     service.fail_if(reads)
     recorder = Recorder(checkpoint)
-    query = recorder.start(read_stream(spark, service.endpoint, producer.stream, pollingAgent=place))
+    query = recorder.start(read_stream(spark, service.endpoint, producer.stream, agent=place))
     with producer.putting():
         wait_until_polled(recorder, reads)
         wait_until_polled(recorder, reads, lambda: service.model.refusals[_THROTTLED])
@@ -95,7 +95,7 @@ def test_a_run_of_what_is_available_starts_no_agent(
     recorder = Recorder(checkpoint)
     seen: list[int] = []
     recorder.intervene = lambda _batch: seen.extend(agents())
-    recorder.run_available(read_stream(spark, service.endpoint, producer.stream, pollingAgent="driver"))
+    recorder.run_available(read_stream(spark, service.endpoint, producer.stream, agent="driver"))
 
     check_exact(recorder, producer)
     assert seen == []

@@ -150,7 +150,7 @@ def test_archive(cluster: Cluster, environment: Path, archive: Path, place: Path
     """Unpacked, or linked, where the driver starts as well: everything works, agents on workers included."""
     (place / "environment").symlink_to(environment)
     settings = {"PYSPARK_PYTHON": "./environment/bin/python"}
-    fan_out = {"consumerName": "reader", "fanOutAgent": "workers"}
+    fan_out = {"consumerName": "reader", "agent": "workers"}
     unpacked = ("--archives", f"{archive}#environment")
     with application(cluster, place, settings, *unpacked, options=fan_out) as started:
         started.wait(lambda: any(cluster.agents(host) for host in WORKERS))

@@ -137,7 +137,7 @@ def test_an_agent_that_polls_is_refused_by_name() -> None:
         from sluice.kinesis.options.config import source_config_from_options
 
         for agent in ("none", "driver"):
-            options = {"streamName": "s", "region": "eu-west-1", "pollingAgent": agent}
+            options = {"streamName": "s", "region": "eu-west-1", "agent": agent}
             try:
                 print(source_config_from_options(options).agent)
             except OptionError as error:
@@ -146,7 +146,7 @@ def test_an_agent_that_polls_is_refused_by_name() -> None:
     )
     fine, refused = printed.splitlines()
     assert fine == "None"
-    assert "option 'pollingAgent' is 'driver': an agent needs Linux or macOS" in refused
+    assert "option 'agent' is 'driver': an agent needs Linux or macOS" in refused
 
 
 def test_a_bucket_for_the_query_is_refused_by_name() -> None:

@@ -38,7 +38,7 @@ from integration.support.kinesis import REGION, Streams
 
 MODES: dict[str, dict[str, str]] = {
     "fan-out, agent": {"consumerName": "agent"},
-    "fan-out, per batch": {"consumerName": "per-batch", "fanOutAgent": "none"},
+    "fan-out, per batch": {"consumerName": "per-batch", "agent": "none"},
     "polling": {},
 }
 FLOOR, FED = "floor", "fed"

@@ -66,7 +66,7 @@ def measure(shards: int, events: int, size: int, buffer_mib: int) -> tuple[float
                 "endpointUrl": endpoint,
                 "region": REGION,
                 "consumerArn": CONSUMER_ARN,
-                "fanOutBufferSize": f"{buffer_mib}MiB",
+                "agentBufferSize": f"{buffer_mib}MiB",
             },
             streaming=True,
         )
@@ -78,7 +78,7 @@ def measure(shards: int, events: int, size: int, buffer_mib: int) -> tuple[float
             return started[-1]
 
         client = AgentClient(
-            AgentSetup.beside_driver(config, config.fan_out),
+            AgentSetup.beside_driver(config),
             {STREAM: CONSUMER_ARN},
             renew=lambda _: CONSUMER_ARN,
             launch=launch,
@@ -116,12 +116,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m integration.benchmarks.fan_out_memory", description=__doc__
     )
-    parser.add_argument("--buffer", type=int, default=64, help="MiB of fanOutBufferSize (default 64)")
+    parser.add_argument("--buffer", type=int, default=64, help="MiB of agentBufferSize (default 64)")
     parser.add_argument("--kib", type=int, nargs="*", default=[1024, 64], help="sizes of events (KiB)")
     parser.add_argument("--shards", type=int, nargs="*", default=list(SHARDS))
     arguments = parser.parse_args()
     prepare_environment()
-    print(f"fanOutBufferSize {arguments.buffer} MiB; peak resident memory of the agent")
+    print(f"agentBufferSize {arguments.buffer} MiB; peak resident memory of the agent")
     columns = ("event, KiB", "pushed, MiB", "agent, MiB", "without", "threads")
     print(f"{'shards':>7}" + "".join(f"{column:>13}" for column in columns))
     for shards in arguments.shards:

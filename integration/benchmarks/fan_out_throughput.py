@@ -164,7 +164,7 @@ class Bench:
                 "endpointUrl": endpoint,
                 "region": REGION,
                 "consumerArn": CONSUMER_ARN,
-                "fanOutEncryption": encryption,
+                "agentEncryption": encryption,
             },
             streaming=True,
         )
@@ -172,7 +172,7 @@ class Bench:
         self._pid = 0
         assert config.fan_out is not None
         self._client = AgentClient(
-            AgentSetup.beside_driver(config, config.fan_out),
+            AgentSetup.beside_driver(config),
             {STREAM: CONSUMER_ARN},
             renew=lambda _: CONSUMER_ARN,
             launch=self._launch,

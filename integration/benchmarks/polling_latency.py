@@ -246,7 +246,7 @@ def main() -> int:
                 load = Load(shards, arguments.rate, arguments.size)
                 own = directory / f"{number}-{mode}"
                 own.mkdir()
-                found = measure(spark, load, {"pollingAgent": MODES[mode]}, arguments, own)
+                found = measure(spark, load, {"agent": MODES[mode]}, arguments, own)
                 cells = [f"{1000 * found.quantile(part):,.0f}" for part in (0.5, 0.95, 0.99)]
                 cells += [f"{found.batches:.1f}", f"{found.reads:.2f}", str(found.most), str(found.refused)]
                 cells += [f"{found.cpu:.2f}", f"{len(found.ages):,}"]

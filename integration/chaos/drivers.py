@@ -173,7 +173,7 @@ def _source(query: str, incarnation: Incarnation) -> dict[str, str]:
     if incarnation.max_records is not None:
         options["maxRecordsPerTrigger"] = str(incarnation.max_records)
     if query in incarnation.pushed:
-        options |= {"consumerName": consumer_of(query), "fanOutAgent": incarnation.agent}
+        options |= {"consumerName": consumer_of(query), "agent": incarnation.agent}
     return options
 
 

@@ -168,7 +168,7 @@ class Incarnation:
     Attributes:
         tries: attempts of a task. With one, Spark fails a query whose worker was killed.
         pushed: the queries that read by fan-out; the other one polls.
-        agent: ``fanOutAgent``.
+        agent: ``agent``.
         shards_per_task, max_records: options of the source; no limit of records where it is None.
         shared: what the tasks of the query that writes to a stream share through its server.
     """

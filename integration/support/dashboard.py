@@ -134,7 +134,7 @@ def watched_run(
     with (
         listening(spark, SluiceListener(exporter)),
         prometheus(exporter.address, directory) as server,
-        copying_query(spark, service, stream, sink, directory / "checkpoint", pollingAgent="driver") as query,
+        copying_query(spark, service, stream, sink, directory / "checkpoint", agent="driver") as query,
     ):
         producer = threading.Thread(target=produce, daemon=True)
         producer.start()

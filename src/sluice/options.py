@@ -172,6 +172,13 @@ class OptionValues:
 
     refuse = reject_value  # its first name, for destinations that use it
 
+    def reject_each(self, options: Iterable[Option[Any]], why: str) -> None:
+        """As `reject_value`, for those of `options` that the user gave."""
+        for option in options:
+            for key in [option.as_declared(key) for key in self._keys if option.takes(key)]:
+                if key in self._given:
+                    self.reject(key, f"is {option.shown(self._given[key])}: {why}")
+
     def check(self) -> None:
         """Raises OptionError if any problem was noted. The message has all of them."""
         if self._problems:
@@ -195,7 +202,7 @@ class OptionValues:
         except ValueError:
             self.reject(option.as_declared(key), f"is {shown}: allowed is {option.kind.allowed}")
             return
-        self._given[option.key] = text
+        self._given[option.key] = self._given[option.as_declared(key)] = text
         if option.is_prefix:
             self._values.setdefault(option.key, {})[key[len(option.key) - 1 :]] = value
         else:

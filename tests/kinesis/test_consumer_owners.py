@@ -246,7 +246,7 @@ def test_a_query_that_is_stopped_leaves_no_consumer(
     """At any moment from the call on that registers it; it is known to be the query's before it is active."""
     if moment is Query.is_asked:
         server.wire.set(WireFault(operation="RegisterStreamConsumer", kind="stall", seconds=CREATION / 2))
-    with running(server, fanOutAgent=agent) as query:
+    with running(server, agent=agent) as query:
         moment(query)
         query.process.send_signal(signal.SIGTERM)
 
@@ -315,7 +315,7 @@ def test_a_consumer_that_another_reader_has_taken_in_a_batch_stays(server: Model
     server.model.laws = SLOW_PUSH
     for _ in range(100):
         server.model.put("s", "key", bytes(100))
-    with running(server, BATCHES, fanOutAgent=agent) as query:
+    with running(server, BATCHES, agent=agent) as query:
         query.is_taken_over_in_a_batch()
         query.process.send_signal(signal.SIGTERM)
 
@@ -330,12 +330,12 @@ def test_the_next_run_knows_that_another_reader_has_taken_the_consumer(
     server.model.laws = SLOW_PUSH
     for _ in range(100):
         server.model.put("s", "key", bytes(100))
-    with running(server, BATCHES, fanOutAgent=agent) as query:
+    with running(server, BATCHES, agent=agent) as query:
         query.is_taken_over_in_a_batch()
         query.process.kill()
     assert "consumers" not in json.loads(query.logged)
     server.model.put("s", "key", b"data")
-    with running(server, BATCHES, [query.logged], fanOutAgent=agent) as query:
+    with running(server, BATCHES, [query.logged], agent=agent) as query:
         query.next_batch()
         query.process.send_signal(signal.SIGTERM)
 

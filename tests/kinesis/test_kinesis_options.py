@@ -176,16 +176,16 @@ STREAMING = {
     "maxDrift": "1m",
     "shardDiscoveryInterval": "1s",
 }
-WITH_A_CONSUMER = {
-    "consumerDeregistration": "never",
-    "fanOutAgent": "driver",
-    "fanOutAgentAddress": "10.0.0.1",
-    "fanOutAgentBindAddress": "10.0.0.2",
-    "fanOutAgentPorts": "4000",
-    "fanOutEncryption": "tls",
-    "fanOutCertificate": "agent.pem",
-    "fanOutBufferSize": "1GiB",
+AGENT_OPTIONS = {
+    "agent": "driver",
+    "agentAddress": "10.0.0.1",
+    "agentBindAddress": "10.0.0.2",
+    "agentPorts": "4000",
+    "agentEncryption": "tls",
+    "agentCertificate": "agent.pem",
+    "agentBufferSize": "1GiB",
 }
+WITH_A_CONSUMER = {"consumerDeregistration": "never", **AGENT_OPTIONS}
 
 
 @pytest.mark.parametrize("key", [*STREAMING, *WITH_A_CONSUMER])
@@ -249,25 +249,6 @@ STREAMS_AB = {"streamName": "a,b"}
         ({"consumerName": "me", "consumerRegistration": "Eager"}, FanOutConfig("me", "eager")),
         ({"consumerName": "me", "consumerDeregistration": "never"}, FanOutConfig("me", deregister=False)),
         ({"consumerName": "me", "subscribeToShardFallback": "fail"}, FanOutConfig("me", may_poll=False)),
-        ({"consumerName": "me", "fanOutAgent": "none"}, FanOutConfig("me", agent="none")),
-        (
-            {
-                "consumerName": "me",
-                "fanOutAgent": "workers",
-                "fanOutAgentAddress": "::1",
-                "fanOutBufferSize": "64MiB",
-            },
-            FanOutConfig("me", agent="workers", agent_address="::1", buffer_bytes=64 * 1024 * 1024),
-        ),
-        (
-            {"consumerName": "me", "fanOutAgentBindAddress": "::", "fanOutAgentPorts": "4000 - 4010"},
-            FanOutConfig("me", agent_bind_address="::", agent_ports=(4000, 4010)),
-        ),
-        (
-            {"consumerName": "me", "fanOutEncryption": "TLS", "fanOutCertificate": " /etc/agent.pem"},
-            FanOutConfig("me", encryption="tls", certificate="/etc/agent.pem"),
-        ),
-        ({"consumerName": "me", "fanOutAgentPorts": "4000"}, FanOutConfig("me", agent_ports=(4000, 4000))),
         ({"streamName": "a", "consumerArn": A}, FanOutConfig(None, "none", False, {"a": A})),
         ({"streamArn": ARN + "a", "consumerArn": A}, FanOutConfig(None, "none", False, {"a": A})),
         ({"streamName": "a", "consumerArn.A": A}, FanOutConfig(None, "none", False, {"a": A})),
@@ -305,13 +286,6 @@ FAN_OUT_ONLY = {
     "consumerDeregistration": "auto",
     "consumerArn": ARN + "orders/consumer/me:1",
     "consumerArn.orders": ARN + "orders/consumer/me:1",
-    "fanOutAgent": "driver",
-    "fanOutAgentAddress": "10.0.0.1",
-    "fanOutAgentBindAddress": "::",
-    "fanOutAgentPorts": "4000-4100",
-    "fanOutEncryption": "auto",
-    "fanOutCertificate": "agent.pem",
-    "fanOutBufferSize": "1MiB",
     "subscribeToShardFallback": "polling",
 }
 
@@ -419,39 +393,6 @@ def test_polling_refuses_options_of_fan_out(key: str) -> None:
             f"option 'consumerArn' is {A!r}: 'consumerName' is 'you'; leave it out, or let them agree",
         ),
         (
-            {"consumerName": "me", "fanOutAgent": "executors"},
-            "option 'fanOutAgent' is 'executors': allowed is one of driver, workers, none",
-        ),
-        (
-            {"consumerName": "me", "fanOutAgent": "none", "fanOutAgentAddress": "10.0.0.1"},
-            "option 'fanOutAgentAddress' is '10.0.0.1': 'fanOutAgent' is none: there is no agent",
-        ),
-        (
-            {"consumerName": "me", "fanOutAgent": "none", "fanOutBufferSize": "1GiB"},
-            "option 'fanOutBufferSize' is '1GiB': 'fanOutAgent' is none: there is no agent",
-        ),
-        (
-            {"consumerName": "me", "fanOutAgentAddress": "0.0.0.0"},  # noqa: S104 - refused
-            "is '0.0.0.0': tasks connect to it, so it has to be an address of one host",
-        ),
-        ({"consumerName": "me", "fanOutAgentAddress": "10.0.0.1:99"}, "without a port"),
-        ({"consumerName": "me", "fanOutAgentAddress": "10.0.0.999"}, "without a port"),
-        ({"consumerName": "me", "fanOutAgentAddress": "a b"}, "without a port"),
-        ({"consumerName": "me", "fanOutAgentBindAddress": "a:1"}, "without a port"),
-        *(
-            (
-                {"consumerName": "me", "fanOutAgentPorts": text},
-                f"option 'fanOutAgentPorts' is {text!r}: allowed",
-            )
-            for text in ("0", "4100-4000", "4000-", "-4000", "4000-65536", "4000,4001", "+4000")
-        ),
-        ({"consumerName": "me", "fanOutCertificate": " "}, "allowed is the path of a PEM file"),
-        (
-            {"consumerName": "me", "fanOutEncryption": "none", "fanOutCertificate": "a.pem"},
-            "option 'fanOutCertificate' is 'a.pem': 'fanOutEncryption' is none: it is not used",
-        ),
-        ({"consumerName": "me", "fanOutBufferSize": "1"}, "allowed is a size of at least 1048576"),
-        (
             {"consumerName": "me", "subscribeToShardFallback": "never"},
             "option 'subscribeToShardFallback' is 'never': allowed is one of polling, fail",
         ),
@@ -465,86 +406,110 @@ def test_bad_options_of_consumers_are_refused_by_name(given: dict[str, str], mes
     assert found.count("option '") == 1
 
 
-POLLED = {"streamName": "orders", "pollingAgent": "driver"}
-
-
+@pytest.mark.parametrize("publisher", [{}, {"consumerName": "me"}], ids=["polling", "fan-out"])
 @pytest.mark.parametrize(
     ("given", "agent"),
     [
-        ({}, None),
-        ({"pollingAgent": "none"}, None),
-        ({"pollingAgent": "Driver"}, AgentConfig(buffer_bytes=64 * 1024 * 1024)),
+        ({"agent": "none"}, None),
+        ({"agent": "Driver"}, AgentConfig()),
         (
-            {"pollingAgent": "workers", "pollingAgentAddress": "10.0.0.1", "pollingBufferSize": "1MiB"},
-            AgentConfig(agent="workers", agent_address="10.0.0.1", buffer_bytes=1024 * 1024),
+            {"agent": "workers", "agentAddress": "::1", "agentBufferSize": "64MiB"},
+            AgentConfig(on_workers=True, address="::1", buffer_bytes=64 * 1024 * 1024),
         ),
         (
-            {
-                "pollingAgent": "driver",
-                "pollingAgentBindAddress": "0.0.0.0",  # noqa: S104 - of a container
-                "pollingAgentPorts": "4000-4010",
-                "pollingEncryption": "tls",
-                "pollingCertificate": "/etc/agent.pem",
-            },
-            AgentConfig(
-                agent_bind_address="0.0.0.0",  # noqa: S104
-                agent_ports=(4000, 4010),
-                encryption="tls",
-                certificate="/etc/agent.pem",
-                buffer_bytes=64 * 1024 * 1024,
-            ),
+            {"agent": "driver", "agentBindAddress": "::", "agentPorts": "4000 - 4010"},
+            AgentConfig(bind_address="::", ports=(4000, 4010)),
+        ),
+        (
+            {"agent": "driver", "agentEncryption": "TLS", "agentCertificate": " /etc/agent.pem"},
+            AgentConfig(encryption="tls", certificate="/etc/agent.pem"),
+        ),
+        ({"agent": "driver", "agentPorts": "4000"}, AgentConfig(ports=(4000, 4000))),
+        *(
+            ({"agent": "driver", "agentAddress": host}, AgentConfig(address=host))
+            for host in ("127.0.0.1", "driver-1.svc.cluster.local", "fe80::1")
         ),
     ],
 )
-def test_an_agent_polls_where_the_user_wants_one(given: dict[str, str], agent: AgentConfig | None) -> None:
-    """Off unless it is asked for; the config can be pickled."""
-    config = read(streamName="orders", **given)
-    assert config.polling_agent == config.agent == agent
+def test_agents_have_the_same_options_with_both_publishers(
+    publisher: dict[str, str], given: dict[str, str], agent: AgentConfig | None
+) -> None:
+    """The config can be pickled."""
+    config = read(streamName="orders", **publisher, **given)
+    assert config.agent == agent
+    assert (config.fan_out is None) == (not publisher)
     assert pickle.loads(pickle.dumps(config)) == config
 
 
+def test_fan_out_has_an_agent_unless_the_user_wants_none() -> None:
+    assert read(streamName="orders").agent is None
+    assert read(streamName="orders", consumerName="me").agent == AgentConfig()
+
+
+@pytest.mark.parametrize("publisher", [{}, {"consumerName": "me"}], ids=["polling", "fan-out"])
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"pollingAgent": "yes"}, "option 'pollingAgent' is 'yes': allowed is one of driver, workers, none"),
-        ({"pollingAgentAddress": "10.0.0.1"}, "'10.0.0.1': 'pollingAgent' is none: there is no agent"),
-        ({"pollingAgent": "none", "pollingBufferSize": "2MiB"}, "'pollingAgent' is none: there is no agent"),
-        ({"pollingAgentPorts": "4000"}, "'4000': 'pollingAgent' is none: there is no agent"),
-        ({"pollingEncryption": "tls"}, "'tls': 'pollingAgent' is none: there is no agent"),
-        ({"consumerName": "me", "pollingAgentPorts": "4000"}, "it is for polling, and this source reads by"),
-        ({"pollingAgent": "driver", "fanOutAgentPorts": "4000"}, "it is for fan-out"),
-        (
-            {"pollingAgent": "driver", "pollingEncryption": "none", "pollingCertificate": "a.pem"},
-            "option 'pollingCertificate' is 'a.pem': 'pollingEncryption' is none: it is not used",
+        ({"agent": "yes"}, "option 'agent' is 'yes': allowed is one of driver, workers, none"),
+        *(
+            (
+                {"agent": "none", key: value},
+                f"option '{key}' is {value!r}: there is no agent, as 'agent' is none:",
+            )
+            for key, value in AGENT_OPTIONS.items()
+            if key != "agent"
         ),
-        ({"consumerName": "me", "pollingAgent": "driver"}, "it is for polling, and this source reads by"),
+        (
+            {"agent": "driver", "agentAddress": "0.0.0.0"},  # noqa: S104 - refused
+            "is '0.0.0.0': tasks connect to it, so it has to be an address of one host",
+        ),
+        *(
+            ({"agent": "driver", key: text}, "without a port")
+            for key, text in (
+                ("agentAddress", "10.0.0.1:99"),
+                ("agentAddress", "10.0.0.999"),
+                ("agentAddress", "a b"),
+                ("agentBindAddress", "a:1"),
+            )
+        ),
+        *(
+            ({"agent": "driver", "agentPorts": text}, f"option 'agentPorts' is {text!r}: allowed")
+            for text in ("0", "4100-4000", "4000-", "-4000", "4000-65536", "4000,4001", "+4000")
+        ),
+        ({"agent": "driver", "agentCertificate": " "}, "allowed is the path of a PEM file"),
+        (
+            {"agent": "driver", "agentEncryption": "none", "agentCertificate": "a.pem"},
+            "option 'agentCertificate' is 'a.pem': 'agentEncryption' is none: it is not used",
+        ),
+        ({"agent": "driver", "agentBufferSize": "1"}, "allowed is a size of at least 1048576"),
     ],
 )
-def test_options_of_a_polling_agent_that_would_do_nothing_are_refused(
-    given: dict[str, str], message: str
+def test_bad_options_of_agents_are_refused_by_name(
+    publisher: dict[str, str], given: dict[str, str], message: str
 ) -> None:
-    """The user would take an option that does nothing for one that works."""
-    assert message in refusal(streamName="orders", **given)
+    """The error names the option, its value and what is allowed, each problem once."""
+    found = refusal(streamName="orders", **publisher, **given)
+    assert message in found
+    assert found.count("option '") == 1
 
 
-def test_a_batch_read_has_no_polling_agent() -> None:
-    with pytest.raises(OptionError, match="'pollingAgent' is for streaming reads only"):
-        source_config_from_options(POLLED, streaming=False)
-    assert source_config_from_options(POLLED, streaming=True).polling_agent is not None
+def test_polling_without_an_agent_says_what_turns_it_on() -> None:
+    message = refusal(streamName="orders", agentPorts="4000")
+    assert "there is no agent, as 'agent' is none by default: set that to driver or workers" in message
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "driver", "driver-1.svc.cluster.local", "fe80::1", "10.1.2.3"])
-def test_an_agent_listens_on_a_host(host: str) -> None:
-    """A name or an address, without a port."""
-    fan_out = read(consumerName="me", fanOutAgentAddress=host).fan_out
-    assert fan_out is not None
-    assert fan_out.agent_address == host
+@pytest.mark.parametrize(
+    ("gone", "nearest"),
+    [("fanOutAgent", "agent"), ("pollingAgentPorts", "agentPorts"), ("fanOutEncryption", "agentEncryption")],
+)
+def test_keys_that_the_agents_had_for_each_publisher_are_unknown(gone: str, nearest: str) -> None:
+    assert nearest in refusal(streamName="orders", **{gone: "1"})
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:
-    """32 backoff options, 39 others of the source and 12 of the connection; each with a description."""
+    """32 backoff options, 32 others of the source and 12 of the connection; each with a description."""
     keys = [option.key for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)]
-    assert len(keys) == len({key.lower() for key in keys}) == 39 + 32 + 13
+    assert len(keys) == len({key.lower() for key in keys}) == 32 + 32 + 13
     assert all(option.description.endswith(".") for option in (*SOURCE_OPTIONS, *CONNECTION_OPTIONS))
     for operation in ("subscribeToShard", "getRecords", "describeStreamConsumer", "listShards"):
         for suffix in ("MaxRetries", "BackoffBase", "BackoffMax", "BackoffExponent"):

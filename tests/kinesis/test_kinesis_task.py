@@ -28,7 +28,7 @@ AGENT = Address("127.0.0.1", 7, b"secret", b"start")
         pytest.param({}, True, None, Cursor, id="the agent will subscribe"),
         pytest.param({}, True, "unreachable", Cursor, id="this host does not reach the agent"),
         pytest.param({"subscribeToShardFallback": "fail"}, True, None, PublisherCursor, id="may not poll"),
-        pytest.param({"fanOutAgent": "none"}, True, None, PublisherCursor, id="no agents"),
+        pytest.param({"agent": "none"}, True, None, PublisherCursor, id="no agents"),
         pytest.param({}, False, None, PublisherCursor, id="a batch read has no agents"),
     ],
 )
@@ -43,13 +43,12 @@ def test_a_task_subscribes_only_where_no_agent_does(
     monkeypatch.setattr(fanout_task, "is_reachable", lambda _address, _recoveries: agent == "reachable")
     base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
     config = source_config_from_options(base | options)
-    assert config.fan_out is not None
     agents = {} if agent is None else {SPLIT: AGENT}
     assignment = FanOutAssignment({"clicks": ARN}, agents, is_streaming=is_streaming)
     log = KinesisLog.of(config)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
 
-    cursors = fanout_task.FanOutCursors(config, config.fan_out, assignment, ReadTask(()))
+    cursors = fanout_task.FanOutCursors(config, assignment, ReadTask(()))
     cursor = cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)
 
     assert type(cursor) is expected
@@ -58,11 +57,11 @@ def test_a_task_subscribes_only_where_no_agent_does(
 @pytest.mark.parametrize(
     ("options", "is_streaming", "agent", "expected"),
     [
-        pytest.param({"fanOutAgent": "none"}, True, None, Cursor, id="no agents"),
+        pytest.param({"agent": "none"}, True, None, Cursor, id="no agents"),
         pytest.param({}, False, None, Cursor, id="a batch read"),
         pytest.param({}, True, "reachable", PublisherCursor, id="an agent has it"),
         pytest.param(
-            {"fanOutAgent": "none", "subscribeToShardFallback": "fail"},
+            {"agent": "none", "subscribeToShardFallback": "fail"},
             True,
             None,
             PublisherCursor,
@@ -81,14 +80,13 @@ def test_a_second_attempt_does_not_take_the_shard_of_the_first(
     monkeypatch.setattr(fanout_task, "is_reachable", lambda _address, _recoveries: True)
     base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
     config = source_config_from_options(base | options)
-    assert config.fan_out is not None
     assignment = FanOutAssignment(
         {"clicks": ARN}, {} if agent is None else {SPLIT: AGENT}, is_streaming=is_streaming
     )
     log = KinesisLog.of(config)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
 
-    cursors = fanout_task.FanOutCursors(config, config.fan_out, assignment, ReadTask((), is_repeated=True))
+    cursors = fanout_task.FanOutCursors(config, assignment, ReadTask((), is_repeated=True))
 
     assert type(cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)) is expected
 
@@ -101,13 +99,12 @@ def test_a_task_polls_what_no_agent_polls_for_it(
 ) -> None:
     """Nor where this host does not reach the agent."""
     monkeypatch.setattr(fanout_task, "is_reachable", lambda _address, _recoveries: agent == "reachable")
-    options = {"streamName": "clicks", "region": "us-east-1", "pollingAgent": "driver"}
+    options = {"streamName": "clicks", "region": "us-east-1", "agent": "driver"}
     config = source_config_from_options(options)
-    assert config.agent is not None
     assignment = FanOutAssignment({}, {} if agent is None else {SPLIT: AGENT})
     log = KinesisLog.of(config)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
 
-    cursors = fanout_task.FanOutCursors(config, config.agent, assignment, ReadTask(()))
+    cursors = fanout_task.FanOutCursors(config, assignment, ReadTask(()))
 
     assert type(cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)) is expected

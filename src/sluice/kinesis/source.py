@@ -168,14 +168,14 @@ class KinesisSource(LogSource):
             OptionError: the user named a consumer that cannot be used.
             ServiceError: a consumer cannot be registered.
         """
-        if self.config.polling_agent is not None:
-            from sluice.kinesis.planner.polling_coordinator import PollingAgentCoordinator  # noqa: PLC0415
-
-            return PollingAgentCoordinator(self, self.config.polling_agent)
         if self.config.fan_out is not None:
             from sluice.kinesis.planner.fan_out_coordinator import FanOutCoordinator  # noqa: PLC0415
 
             return FanOutCoordinator(self, self.config.fan_out)
+        if self.config.agent is not None:
+            from sluice.kinesis.planner.polling_coordinator import PollingAgentCoordinator  # noqa: PLC0415
+
+            return PollingAgentCoordinator(self, self.config.agent)
         from sluice.kinesis.planner.coordinator import SourceCoordinator  # noqa: PLC0415 - see above
 
         return SourceCoordinator(self)
@@ -206,10 +206,10 @@ class KinesisSource(LogSource):
     # --- in tasks -------------------------------------------------------------------------------------
 
     def pushed_cursors(self, task: ReadTask) -> FanOutCursors | None:
-        if task.assignment is None or self.config.agent is None:
+        if task.assignment is None:
             return None
         from sluice.kinesis.task.cursors import FanOutCursors, start_agent_if_wanted  # noqa: PLC0415 - see above
 
         assignment = task.assignment.found_at(task.driver_host)
-        start_agent_if_wanted(self.config, self.config.agent, assignment)
-        return FanOutCursors(self.config, self.config.agent, assignment, task)
+        start_agent_if_wanted(self.config, assignment)
+        return FanOutCursors(self.config, assignment, task)

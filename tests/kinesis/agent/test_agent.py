@@ -51,14 +51,12 @@ OLD, NEW = (f"arn:aws:kinesis:us-east-1:000000000000:stream/clicks/consumer/app:
 @pytest.fixture
 def agent() -> Iterator[Agent]:
     config = source_config_from_options(
-        {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", "fanOutBufferSize": "5MiB"},
+        {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", "agentBufferSize": "5MiB"},
         streaming=True,
     )
-    assert config.fan_out is not None
+    assert config.agent is not None
     ours, theirs = socket.socketpair()
-    made = Agent(
-        AgentSetup.beside_driver(config, config.fan_out), Link(Channel(ours)), assigns_to_workers=False
-    )
+    made = Agent(AgentSetup.beside_driver(config), Link(Channel(ours)), assigns_to_workers=False)
     theirs.close()
     made.serve()  # the link is closed already
     yield made
@@ -183,11 +181,11 @@ def test_the_buffer_is_reported_when_it_changes(agent: Agent, monkeypatch: pytes
     ("options", "reason"),
     [
         (
-            {"fanOutAgentBindAddress": "192.0.2.1"},
-            r"it can't listen at 192\.0\.2\.1: .* \(options .*'fanOutAgentBindAddress' and .* say where\)",
+            {"agentBindAddress": "192.0.2.1"},
+            r"it can't listen at 192\.0\.2\.1: .* \(options .*'agentBindAddress' and .* say where\)",
         ),
         (
-            {"fanOutEncryption": "tls", "fanOutCertificate": "/gone.pem"},
+            {"agentEncryption": "tls", "agentCertificate": "/gone.pem"},
             r"the agent has no certificate: /gone\.pem: .*No such file.*",
         ),
     ],
@@ -197,9 +195,9 @@ def test_an_agent_that_cannot_start_tells_the_planner_why(options: dict[str, str
     config = source_config_from_options(
         {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}, streaming=True
     )
-    assert config.fan_out is not None
+    assert config.agent is not None
     ours, theirs = socket.socketpair()
-    setup = AgentSetup.beside_driver(config, config.fan_out, place_agent(config.fan_out, LOCAL))
+    setup = AgentSetup.beside_driver(config, place_agent(config.agent, LOCAL))
     with closing(Channel(ours)) as channel, closing(Channel(theirs)) as planner:
         planner.set_timeout(60.0)
         with pytest.raises(SystemExit):
@@ -218,15 +216,15 @@ def test_an_agent_on_a_worker_host_that_cannot_start_says_why(
             "streamName": "clicks",
             "region": "us-east-1",
             "consumerName": "app",
-            "fanOutAgent": "workers",
-            "fanOutEncryption": "tls",
-            "fanOutCertificate": "/gone.pem",
+            "agent": "workers",
+            "agentEncryption": "tls",
+            "agentCertificate": "/gone.pem",
         },
         streaming=True,
     )
-    assert config.fan_out is not None
+    assert config.agent is not None
     hub = Address("127.0.0.1", 1, b"secret", b"start")
-    setup = WorkerAgentSetup(config, config.fan_out, ON_THIS_HOST, b"secret", hub)
+    setup = WorkerAgentSetup(config, config.agent, ON_THIS_HOST, b"secret", hub)
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(agent_module, "connect", lambda *_args, **_options: Channel(ours))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pickle.dumps(setup))))

@@ -102,7 +102,7 @@ class Planning:
         config = source_config_from_options(given, streaming=True)
         assert config.fan_out is not None
         self.client = AgentClient(
-            AgentSetup.beside_driver(config, config.fan_out),
+            AgentSetup.beside_driver(config),
             {"clicks": ARN},
             renew=self._renew,
             launch=self._launch,

@@ -52,7 +52,7 @@ from sluice.source.model.splits import SplitId
 from sluice.source.planning.enumerator import StreamEnumerator
 
 CONFIG = source_config_from_options(
-    {"streamName": "s", "region": "us-east-1", "pollingAgent": "driver"}, streaming=True
+    {"streamName": "s", "region": "us-east-1", "agent": "driver"}, streaming=True
 )
 SETTINGS = PollerSettings(1_900, 0.2, Backoff(3, 0.3, 1.0, 1.5))
 
@@ -242,7 +242,7 @@ class PolledAgent:
         """For a new planner, which starts another agent."""
         self.manager = self._new_manager()
         assert CONFIG.agent is not None
-        setup = AgentSetup.beside_driver(CONFIG, CONFIG.agent)
+        setup = AgentSetup.beside_driver(CONFIG)
         self.client = AgentClient(setup, {"s": ""}, renew=None, clock=self._log.monotonic)
         self.client._supervisor = _Link(self)  # type: ignore[assignment]
         self.client._address = Address("127.0.0.1", 1, b"secret", b"start")

@@ -6,7 +6,7 @@ import pytest
 
 from sluice.channels.channel import SPARK_DRIVER
 from sluice.errors import OptionError
-from sluice.kinesis.options.fan_out import FanOutConfig
+from sluice.kinesis.options.agent import AgentConfig
 from sluice.kinesis.planner.agent_place import place_agent
 from sluice.kinesis.shared.launch import AgentPlace
 from sluice.spark_settings import SparkSettings
@@ -43,13 +43,11 @@ def test_the_agent_is_where_tasks_reach_it(
     spark: SparkSettings, address: str | None, bind: str | None, place: AgentPlace
 ) -> None:
     """With a local master nothing else can; otherwise it listens as Spark's driver does."""
-    fan_out = FanOutConfig("me", agent_address=address, agent_bind_address=bind)
-
-    assert place_agent(fan_out, spark) == place
+    assert place_agent(AgentConfig(address=address, bind_address=bind), spark) == place
 
 
 @pytest.mark.parametrize("given", ["127.0.0.1", "127.0.1.1", "::1", "localhost"])
 def test_a_loopback_address_is_refused_on_a_cluster(given: str) -> None:
     """Every task on another host would poll, while the consumer is paid for."""
-    with pytest.raises(OptionError, match=f"'fanOutAgentAddress' is '{given}'.* spark://10.0.0.1:7077"):
-        place_agent(FanOutConfig("me", agent_address=given), CLUSTER)
+    with pytest.raises(OptionError, match=f"'agentAddress' is '{given}'.* spark://10.0.0.1:7077"):
+        place_agent(AgentConfig(address=given), CLUSTER)

@@ -19,7 +19,7 @@ PATIENT = 120.0
 
 CONFIG = source_config_from_options({"streamName": "s", "region": "us-east-1", "consumerName": "app"})
 assert CONFIG.fan_out is not None
-SETUP = AgentSetup.beside_driver(CONFIG, CONFIG.fan_out)
+SETUP = AgentSetup.beside_driver(CONFIG)
 
 STOPPED = """
     import os, signal, sys, time

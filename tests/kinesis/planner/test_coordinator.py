@@ -188,7 +188,7 @@ def test_without_an_agent_a_consumer_that_is_gone_is_registered_again(
 ) -> None:
     """No agent notices it. Batches go on meanwhile, also where it can't be registered; one look in 10 s."""
     times = iter([100.0, 101.0, 109.0, 110.0, 120.0])
-    coordinator = KinesisSource(config({"fanOutAgent": "none"})).create_coordinator()
+    coordinator = KinesisSource(config({"agent": "none"})).create_coordinator()
     monkeypatch.setattr(coordinator, "_clock", lambda: next(times))
     looks: list[str] = []
 
@@ -275,8 +275,8 @@ def test_the_agent_is_placed_by_the_options_and_by_spark(monkeypatch: pytest.Mon
 
     setup = coordinator._agent.setup  # type: ignore[attr-defined]
     assert setup.place == AgentPlace(SPARK_DRIVER, "10.0.0.1")
-    with pytest.raises(OptionError, match="fanOutAgentAddress"):
-        KinesisSource(config({"fanOutAgentAddress": "localhost"})).create_coordinator()
+    with pytest.raises(OptionError, match="agentAddress"):
+        KinesisSource(config({"agentAddress": "localhost"})).create_coordinator()
     coordinator.close()
 
 
@@ -304,7 +304,7 @@ def test_tasks_of_a_polling_query_get_no_assignment(monkeypatch: pytest.MonkeyPa
             FanOutAssignment({"clicks": ARN}, {SPLIT: AGENT}, AGENT, FakeAgentClient.hosts),
             True,
         ),
-        ({"fanOutAgent": "none"}, FanOutAssignment({"clicks": ARN}), False),
+        ({"agent": "none"}, FanOutAssignment({"clicks": ARN}), False),
     ],
 )
 def test_tasks_get_consumers_and_agents(
@@ -380,7 +380,7 @@ def test_listeners_are_told_once_in_two_seconds(monkeypatch: pytest.MonkeyPatch,
 
 # --- an agent that polls ------------------------------------------------------------------------------
 
-POLLED = {"streamName": "clicks", "region": "us-east-1", "pollingAgent": "driver"}
+POLLED = {"streamName": "clicks", "region": "us-east-1", "agent": "driver"}
 
 
 @pytest.fixture

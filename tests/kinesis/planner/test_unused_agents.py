@@ -186,7 +186,7 @@ def test_subscriptions_end_when_no_task_asks(
 
     told = [record.getMessage() for record in caplog.records if "no task has reached" in record.getMessage()]
     assert len(told) == 1
-    assert "'fanOutAgentAddress'" in told[0]
+    assert "'agentAddress'" in told[0]
     assert "next attempt in 10 min" in told[0]
     planning.until(lambda: released)
     assert len(released) == 1
@@ -248,7 +248,7 @@ def test_workers_whose_agents_cannot_join_are_not_paid_for(
     make: Callable[..., Planning], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each task starts one, which can't reach the one beside the driver. A host that joins can."""
-    joining, blocked = make(fanOutAgent="workers"), make(fanOutAgent="workers")
+    joining, blocked = make(agent="workers"), make(agent="workers")
     for planning in (joining, blocked):
         planning.listening()
     joining.agent.send(WorkerHosts(("10.0.0.7",)))

@@ -131,7 +131,7 @@ def setup(place: AgentPlace = ELSEWHERE, **options: str) -> AgentSetup:
     given = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}
     config = source_config_from_options(given, streaming=True)
     assert config.fan_out is not None
-    return AgentSetup.beside_driver(config, config.fan_out, place)
+    return AgentSetup.beside_driver(config, place)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def setup(place: AgentPlace = ELSEWHERE, **options: str) -> AgentSetup:
         (ON_THIS_HOST, {}, False),
         (ELSEWHERE, {}, True),
         (AgentPlace("nat.example", "127.0.0.1"), {}, False),
-        (ELSEWHERE, {"fanOutEncryption": "none"}, False),
-        (ON_THIS_HOST, {"fanOutEncryption": "tls"}, True),
+        (ELSEWHERE, {"agentEncryption": "none"}, False),
+        (ON_THIS_HOST, {"agentEncryption": "tls"}, True),
     ],
 )
 def test_connections_that_other_hosts_may_open_are_encrypted(
@@ -150,27 +150,6 @@ def test_connections_that_other_hosts_may_open_are_encrypted(
     """Unless the user says otherwise."""
     assert setup(place, **options).is_encrypted == encrypted
     assert (agent_module._certificate_of(setup(place, **options)) is not None) == encrypted
-
-
-def test_a_polling_agent_has_options_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The messages name them, and not those of fan-out."""
-    monkeypatch.setattr(agent_place, "is_tls_available", lambda: False)
-
-    def polled(**options: str) -> AgentSetup:
-        given = {"streamName": "clicks", "region": "us-east-1", "pollingAgent": "workers", **options}
-        config = source_config_from_options(given, streaming=True)
-        assert config.polling_agent is not None
-        return AgentSetup.beside_driver(config, config.polling_agent, ELSEWHERE)
-
-    assert not polled(pollingEncryption="none").is_encrypted
-    with caplog.at_level(logging.WARNING):
-        check_encryption(polled())
-    assert "set option 'pollingCertificate'; 'pollingEncryption' none leaves out this line" in caplog.text
-    with pytest.raises(OptionError, match=r"'pollingEncryption' is 'tls'.*'pollingCertificate' names"):
-        check_encryption(polled(pollingEncryption="tls"))
-    assert polled(pollingAgentPorts="4000-4001").agent.agent_ports == (4000, 4001)
 
 
 def test_without_the_extra_a_warning_says_that_records_cross_in_clear(
@@ -186,18 +165,19 @@ def test_without_the_extra_a_warning_says_that_records_cross_in_clear(
     with caplog.at_level(logging.WARNING):
         check_encryption(setup())
         assert "records cross the network in clear" in caplog.text
+        assert "set option 'agentCertificate'; 'agentEncryption' none leaves out this line" in caplog.text
         assert agent_module._certificate_of(setup()) is None
         assert "passes on records in clear" in caplog.text
         caplog.clear()
         check_encryption(setup(ON_THIS_HOST))
-        check_encryption(setup(fanOutEncryption="none"))
+        check_encryption(setup(agentEncryption="none"))
     assert caplog.text == ""
-    with pytest.raises(OptionError, match=r"'fanOutEncryption' is 'tls'.*pyspark-sluice\[tls\]"):
-        check_encryption(setup(fanOutEncryption="tls"))
+    with pytest.raises(OptionError, match=r"'agentEncryption' is 'tls'.*pyspark-sluice\[tls\]"):
+        check_encryption(setup(agentEncryption="tls"))
     with pytest.raises(SluiceError, match="has no certificate: No module named"):
-        agent_module._certificate_of(setup(fanOutEncryption="tls"))
+        agent_module._certificate_of(setup(agentEncryption="tls"))
     with pytest.raises(SluiceError, match=r"has no certificate: .*gone\.pem"):
-        agent_module._certificate_of(setup(fanOutCertificate="gone.pem"))
+        agent_module._certificate_of(setup(agentCertificate="gone.pem"))
 
 
 # --- a certificate of the user's own ----------------------------------------------------------------------
@@ -228,7 +208,7 @@ def test_a_certificate_that_can_be_read_is_taken(
     """Without a word."""
     path = pem(serialization.NoEncryption())
     with caplog.at_level(logging.WARNING):
-        check_encryption(setup(fanOutCertificate=path, fanOutEncryption="tls"))
+        check_encryption(setup(agentCertificate=path, agentEncryption="tls"))
     assert caplog.text == ""
 
 
@@ -240,6 +220,6 @@ def test_a_certificate_that_cannot_be_read_is_refused_when_the_query_starts(
     """
     gone, locked = str(tmp_path / "gone.pem"), pem(serialization.BestAvailableEncryption(b"secret"))
     for path in (gone, locked):
-        with pytest.raises(OptionError, match=f"'fanOutCertificate' is '{path}', which can't be read .*PEM"):
-            check_encryption(setup(fanOutCertificate=path))
-    check_encryption(setup(ON_THIS_HOST, fanOutCertificate=gone))  # not used
+        with pytest.raises(OptionError, match=f"'agentCertificate' is '{path}', which can't be read .*PEM"):
+            check_encryption(setup(agentCertificate=path))
+    check_encryption(setup(ON_THIS_HOST, agentCertificate=gone))  # not used

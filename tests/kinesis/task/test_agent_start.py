@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.channels.channel import Address
+from sluice.kinesis.options.agent import AgentConfig
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.shared.assignment import FanOutAssignment
 from sluice.kinesis.shared.launch import AgentPlace, WorkerAgentSetup
@@ -21,9 +22,10 @@ from sluice.source.model.splits import SplitId
 
 HUB = Address("10.0.0.1", 4000, b"s" * 32, b"start")
 CONFIG = source_config_from_options(
-    {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", "fanOutAgent": "workers"},
+    {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", "agent": "workers"},
     streaming=True,
 )
+AGENT = AgentConfig(on_workers=True)
 
 
 class FakeProcess(subprocess.Popen[bytes]):
@@ -66,8 +68,7 @@ class Host:
 
     def run_task(self, *hosts: str, hub: Address | None = HUB) -> int:
         """A task begins; `hosts` have an agent. Returns how many agents have been started by now."""
-        assert CONFIG.fan_out is not None
-        self.starter.start(CONFIG, CONFIG.fan_out, FanOutAssignment({}, {}, hub, frozenset(hosts)))
+        self.starter.start(CONFIG, AGENT, FanOutAssignment({}, {}, hub, frozenset(hosts)))
         return len(self.started)
 
 

@@ -46,6 +46,7 @@ from sluice.kinesis.agent.termination import Termination
 from sluice.kinesis.agent.worker_agents import WorkerAgents
 from sluice.kinesis.consumers.registrar import ConsumerRegistrar
 from sluice.kinesis.log.client import KinesisLog
+from sluice.kinesis.options.agent import AGENT_ADDRESS, AGENT_BIND_ADDRESS, AGENT_PORTS
 from sluice.kinesis.shared.launch import AgentSetup, WorkerAgentSetup
 from sluice.kinesis.shared.link import GIVEN_UP_AFTER, Link
 from sluice.kinesis.shared.protocol import (
@@ -109,7 +110,7 @@ class Agent:
             setup.secret,
             self._read,
             join,
-            listen_at=ListenAt(setup.place.bind, setup.agent.agent_ports, _certificate_of(setup)),
+            listen_at=ListenAt(setup.place.bind, setup.agent.ports, _certificate_of(setup)),
         )
         address = self.server.address
         self.place = Server(address.host, address.port, address.start, address.fingerprint)
@@ -315,7 +316,7 @@ def _start(setup: AgentSetup, link: Link) -> Agent:
         SystemExit: it can't start. The planner has been told why: a traceback here is far from its log line.
     """
     try:
-        return Agent(setup, link, assigns_to_workers=setup.agent.agent == "workers")
+        return Agent(setup, link, assigns_to_workers=setup.agent.on_workers)
     except (OSError, SluiceError) as error:
         link.send(encode(StartFailed(_why_not_started(setup, error))))
         sys.exit(1)
@@ -324,10 +325,9 @@ def _start(setup: AgentSetup, link: Link) -> Agent:
 def _why_not_started(setup: AgentSetup, error: OSError | SluiceError) -> str:
     if isinstance(error, SluiceError):
         return str(error)
-    options = setup.agent.options
     return (
-        f"it can't listen at {setup.place.bind or 'any address'}: {error} (options '{options.address.key}', "
-        f"'{options.bind_address.key}' and '{options.ports.key}' say where)"
+        f"it can't listen at {setup.place.bind or 'any address'}: {error} (options '{AGENT_ADDRESS.key}', "
+        f"'{AGENT_BIND_ADDRESS.key}' and '{AGENT_PORTS.key}' say where)"
     )
 
 

@@ -1,4 +1,4 @@
-"""The options of the agent that polls, and of where any agent runs."""
+"""The options of agents, the same whether an agent subscribes to shards or polls them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from typing import Any, Final
 
 from sluice.options import BIND_HOST, HOST, Kind, Option, OptionValues, choice, size
 
-__all__ = [
-    "POLLING_AGENT_OPTIONS",
-    "AgentConfig",
-    "PlaceOptions",
-    "missing_for_agents",
-    "polling_agent_from_options",
-]
+__all__ = ["AGENT_OPTIONS", "AgentConfig", "agent_from_options", "missing_for_agents"]
 
 _MIB: Final = 1024 * 1024
 
@@ -37,102 +31,68 @@ def _parse_ports(text: str) -> tuple[int, int]:
     return ports
 
 
-class PlaceOptions:
-    """The options of where agents listen, how they are reached, and what they hold.
-
-    Fan-out and polling have them under names of their own.
-
-    Args:
-        prefix: of their keys.
-        agent: what their descriptions call the agent: ``the agent`` or ``the polling agent``.
-        buffer_mib: the default of the buffer's size (MiB).
-        buffers: the description of that option.
-    """
-
-    def __init__(self, prefix: str, agent: str, *, buffer_mib: int, buffers: str) -> None:
-        self.address = Option(
-            f"{prefix}AgentAddress",
-            HOST,
-            None,
-            f"Address at which tasks find {agent} beside the driver, where that is not the one at which "
-            "executors find the driver (`spark.driver.host`).",
-            shown_default="the driver's, as Spark knows it; 127.0.0.1 with a `local` master",
-        )
-        self.bind_address = Option(
-            f"{prefix}AgentBindAddress",
-            BIND_HOST,
-            None,
-            f"Address that {agent} beside the driver listens on, where it is not `{prefix}AgentAddress`: in "
-            "a container, or behind address translation.",
-            shown_default=f"`{prefix}AgentAddress` if given, else as Spark's driver",
-        )
-        self.ports = Option(
-            f"{prefix}AgentPorts",
-            Kind("ports", "a port, or the first and the last of a range, such as 40000-40100", _parse_ports),
-            None,
-            "Ports that agents listen at, each at a free one of them. A host has one agent for each query "
-            "that runs.",
-            shown_default="any free port",
-        )
-        self.encryption = Option(
-            f"{prefix}Encryption",
-            choice("auto", "tls", "none"),
-            "auto",
-            "Whether connections to agents are encrypted (TLS 1.3). `auto`: where other hosts may open them "
-            "and the extra `tls` is installed, else a warning says that they are not. `tls`: in any case.",
-        )
-        self.certificate = Option(
-            f"{prefix}Certificate",
-            Kind("path", "the path of a PEM file with a private key and its certificate", _parse_path),
-            None,
-            "A certificate for agents, in place of one that each makes at its start: a file on each of their "
-            "hosts.",
-        )
-        self.buffer_size = Option(
-            f"{prefix}BufferSize",
-            size(_MIB),
-            buffer_mib * _MIB,
-            buffers,
-            shown_default=f"{buffer_mib}MiB",
-        )
-
-    @property
-    def all(self) -> tuple[Option[Any], ...]:
-        return (
-            self.address,
-            self.bind_address,
-            self.ports,
-            self.encryption,
-            self.certificate,
-            self.buffer_size,
-        )
-
-    def read(self, values: OptionValues) -> dict[str, Any]:
-        """Their values, as fields of `AgentConfig`. Notes what is wrong for `OptionValues.check`."""
-        if values.get(self.encryption) == "none" and values.get(self.certificate) is not None:
-            values.reject_value(self.certificate, f"'{self.encryption.key}' is none: it is not used")
-        return {
-            "agent_address": values.get(self.address),
-            "agent_bind_address": values.get(self.bind_address),
-            "agent_ports": values.get(self.ports),
-            "encryption": values.require(self.encryption),
-            "certificate": values.get(self.certificate),
-            "buffer_bytes": values.require(self.buffer_size),
-        }
-
-
 AGENT = Option(
-    "pollingAgent",
+    "agent",
     choice("driver", "workers", "none"),
-    "none",
-    "Polling: where shards are polled between batches, near the tip, so that each record is read once and "
-    "comes sooner: in one process beside the driver, in one on each worker host, or nowhere. A batch read, "
-    "and a run of what is available, has no agent.",
+    None,
+    "Where shards are read between batches, by subscriptions or by polling near the tip: in one process on "
+    "the driver host, in one on each worker host, or nowhere. Batch reads have no agent, and neither has "
+    "polling with `availableNow` or `once`.",
+    shown_default="`driver` with fan-out, `none` with polling",
 )
-_BUFFERS: Final = "Bytes that one polling agent buffers. Shards that find no space there are left to tasks."
-PLACE: Final = PlaceOptions("polling", "the polling agent", buffer_mib=64, buffers=_BUFFERS)
+AGENT_ADDRESS = Option(
+    "agentAddress",
+    HOST,
+    None,
+    "Address at which tasks find the agent on the driver host, if it is not the address at which executors "
+    "find the driver (`spark.driver.host`).",
+    shown_default="the driver's, as Spark knows it; 127.0.0.1 with a `local` master",
+)
+AGENT_BIND_ADDRESS = Option(
+    "agentBindAddress",
+    BIND_HOST,
+    None,
+    "Address that the agent on the driver host listens on, if it is not `agentAddress`: in a container, or "
+    "behind address translation.",
+    shown_default="`agentAddress` if given, else as Spark's driver",
+)
+AGENT_PORTS = Option(
+    "agentPorts",
+    Kind("ports", "a port, or the first and the last of a range, such as 40000-40100", _parse_ports),
+    None,
+    "Ports that agents may listen on; each takes a free one. A host has one agent for each running query.",
+    shown_default="any free port",
+)
+AGENT_ENCRYPTION = Option(
+    "agentEncryption",
+    choice("auto", "tls", "none"),
+    "auto",
+    "Whether connections to agents are encrypted (TLS 1.3). `auto`: if other hosts may open them and the "
+    "extra `tls` is installed; without the extra, a warning says that they are not encrypted. `tls`: always.",
+)
+AGENT_CERTIFICATE = Option(
+    "agentCertificate",
+    Kind("path", "the path of a PEM file with a private key and its certificate", _parse_path),
+    None,
+    "A certificate for agents: a file on each of their hosts. By default each agent makes one at its start.",
+)
+AGENT_BUFFER_SIZE = Option(
+    "agentBufferSize",
+    size(_MIB),
+    256 * _MIB,
+    "Bytes that one agent buffers before it stops reading from the service.",
+    shown_default="256MiB",
+)
 
-POLLING_AGENT_OPTIONS: Final[tuple[Option[Any], ...]] = (AGENT, *PLACE.all)
+_PLACE_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    AGENT_ADDRESS,
+    AGENT_BIND_ADDRESS,
+    AGENT_PORTS,
+    AGENT_ENCRYPTION,
+    AGENT_CERTIFICATE,
+    AGENT_BUFFER_SIZE,
+)
+AGENT_OPTIONS: Final[tuple[Option[Any], ...]] = (AGENT, *_PLACE_OPTIONS)
 
 _POSIX: Final = ((os, "fork"), (select, "poll"), (socket, "AF_UNIX"))
 """What agents and their clients are built on."""
@@ -140,31 +100,26 @@ _POSIX: Final = ((os, "fork"), (select, "poll"), (socket, "AF_UNIX"))
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """Where an agent runs, and what it may hold.
+    """Where agents run, and what each may hold.
 
     Attributes:
-        agent: ``driver``, ``workers`` or ``none``.
-        agent_address: the host at which tasks find the agent beside the driver. None: the one at which Spark
-            finds the driver.
-        agent_bind_address: the address that this agent listens on, where it is another one.
-        agent_ports: the first and the last port that agents may listen at; None: any.
+        on_workers: one on each worker host; otherwise one on the driver host.
+        address: the host at which tasks find the agent on the driver host. None: the one at which Spark finds
+            the driver.
+        bind_address: the address that this agent listens on, if it is another one.
+        ports: the first and the last port that agents may listen on; None: any.
         encryption: ``auto``, ``tls`` or ``none``.
         certificate: a PEM file on each host of an agent; None: each agent makes a certificate.
         buffer_bytes: bytes that one agent may buffer.
     """
 
-    agent: str = "driver"
-    agent_address: str | None = None
-    agent_bind_address: str | None = None
-    agent_ports: tuple[int, int] | None = None
+    on_workers: bool = False
+    address: str | None = None
+    bind_address: str | None = None
+    ports: tuple[int, int] | None = None
     encryption: str = "auto"
     certificate: str | None = None
     buffer_bytes: int = 256 * _MIB
-
-    @property
-    def options(self) -> PlaceOptions:
-        """What the fields come from."""
-        return PLACE
 
 
 def missing_for_agents() -> str | None:
@@ -172,28 +127,32 @@ def missing_for_agents() -> str | None:
     return next((f"{module.__name__}.{name}" for module, name in _POSIX if not hasattr(module, name)), None)
 
 
-def polling_agent_from_options(values: OptionValues, *, is_polling: bool) -> AgentConfig | None:
-    """Reads the options of the agent that polls; None for none. Notes what is wrong for `OptionValues.check`.
+def agent_from_options(values: OptionValues, *, is_fan_out: bool) -> AgentConfig | None:
+    """Reads the options of agents; None for no agent. Notes what is wrong for `OptionValues.check`.
 
     Args:
-        values: read with POLLING_AGENT_OPTIONS declared.
-        is_polling: the source is read by polling.
+        values: read with AGENT_OPTIONS declared.
+        is_fan_out: the source reads by fan-out.
     """
-    if not is_polling:
-        _refuse_each(values, POLLING_AGENT_OPTIONS, "it is for polling, and this source reads by fan-out")
-        return None
-    place = values.require(AGENT)
-    if place == "none":
-        _refuse_each(values, PLACE.all, f"'{AGENT.key}' is none: there is no agent")
+    agent = values.get(AGENT) or ("driver" if is_fan_out else "none")
+    if agent == "none":
+        if values.given(AGENT) or not values.mentions(AGENT):
+            default = "" if values.given(AGENT) else " by default"
+            why = f"there is no agent, as '{AGENT.key}' is none{default}: set that to driver or workers"
+            values.reject_each(_PLACE_OPTIONS, why)
         return None
     if missing := missing_for_agents():
         why = f"an agent needs Linux or macOS, as Python has no {missing} here; leave it out, or give none"
-        _refuse_each(values, POLLING_AGENT_OPTIONS, why)
+        values.reject_each(AGENT_OPTIONS, why)
         return None
-    return AgentConfig(agent=place, **PLACE.read(values))
-
-
-def _refuse_each(values: OptionValues, options: tuple[Option[Any], ...], why: str) -> None:
-    for option in options:
-        if values.given(option):
-            values.reject_value(option, why)
+    if values.get(AGENT_ENCRYPTION) == "none" and values.get(AGENT_CERTIFICATE) is not None:
+        values.reject_value(AGENT_CERTIFICATE, f"'{AGENT_ENCRYPTION.key}' is none: it is not used")
+    return AgentConfig(
+        on_workers=agent == "workers",
+        address=values.get(AGENT_ADDRESS),
+        bind_address=values.get(AGENT_BIND_ADDRESS),
+        ports=values.get(AGENT_PORTS),
+        encryption=values.require(AGENT_ENCRYPTION),
+        certificate=values.get(AGENT_CERTIFICATE),
+        buffer_bytes=values.require(AGENT_BUFFER_SIZE),
+    )

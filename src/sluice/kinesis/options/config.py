@@ -19,17 +19,11 @@ from sluice.aws.calling.connection import (
 from sluice.aws.names.shard_table import ShardTable
 from sluice.errors import OptionError
 from sluice.instants import micros_from_seconds
-from sluice.kinesis.options.agent import (
-    POLLING_AGENT_OPTIONS,
-    AgentConfig,
-    polling_agent_from_options,
-)
+from sluice.kinesis.options.agent import AGENT_OPTIONS, AgentConfig, agent_from_options
 from sluice.kinesis.options.fan_out import (
-    AGENT,
     CONSUMER_ARN,
     CONSUMER_DEREGISTRATION,
     FAN_OUT_OPTIONS,
-    PLACE,
     FanOutConfig,
     fan_out_from_options,
 )
@@ -144,6 +138,7 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     STREAM_NAME,
     STREAM_ARN,
     *FAN_OUT_OPTIONS,
+    *AGENT_OPTIONS,
     STARTING,
     STARTING_TIMESTAMP,
     ENDING,
@@ -159,7 +154,6 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     RECORDS_LIMIT,
     RECORDS_INTERVAL,
     READ_RETRY_DURATION,
-    *POLLING_AGENT_OPTIONS,
     WIRE_FORMAT,
     *(option for backoff in _BACKOFFS.values() for option in backoff.all),
 )
@@ -184,7 +178,7 @@ class SourceConfig:
         backoffs: operation (``GetRecords``) to how it is retried.
         max_drift: how much later than an unread record a row may have arrived; None: any time.
         fan_out: None for polling.
-        polling_agent: None where the planner and the tasks poll by themselves.
+        agent: None without an agent; it subscribes with `fan_out`, and polls otherwise.
     """
 
     connection: ConnectionConfig
@@ -201,12 +195,7 @@ class SourceConfig:
     fail_on_data_loss: bool = True
     read_retry_duration: float = 900.0
     fan_out: FanOutConfig | None = None
-    polling_agent: AgentConfig | None = None
-
-    @property
-    def agent(self) -> AgentConfig | None:
-        """The options of the agent, whether it subscribes or polls; None where there is no agent."""
-        return self.fan_out or self.polling_agent
+    agent: AgentConfig | None = None
 
 
 # What does nothing in a batch read, which has no triggers and no agent, and runs once.
@@ -217,9 +206,7 @@ STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_DRIFT,
     DISCOVERY_INTERVAL,
     CONSUMER_DEREGISTRATION,
-    AGENT,
-    *PLACE.all,
-    *POLLING_AGENT_OPTIONS,
+    *AGENT_OPTIONS,
 )
 BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING, ENDING_TIMESTAMP)
 
@@ -248,7 +235,7 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
     """
     streams = streams_from_options(values)
     fan_out = fan_out_from_options(values, streams)
-    polling_agent = polling_agent_from_options(values, is_polling=fan_out is None)
+    agent = agent_from_options(values, is_fan_out=fan_out is not None)
     connection = replace(connection_from_options(values), wire_format=values.require(WIRE_FORMAT))
     connection = _with_region(values, connection, streams, fan_out)
     start = _read_start(values, streams)
@@ -271,7 +258,7 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
         fail_on_data_loss=values.require(FAIL_ON_DATA_LOSS),
         read_retry_duration=values.require(READ_RETRY_DURATION),
         fan_out=fan_out,
-        polling_agent=polling_agent,
+        agent=agent,
     )
 
 

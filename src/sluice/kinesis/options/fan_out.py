@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sluice.aws.names.arns import CONSUMER_ARN_FORM, NAME_FORM, ConsumerArn, parse_name
-from sluice.kinesis.options.agent import AgentConfig, PlaceOptions, missing_for_agents
+from sluice.kinesis.options.agent import missing_for_agents
 from sluice.kinesis.options.streams import StreamRef
 from sluice.options import Kind, Option, OptionValues, choice
 
-__all__ = ["FAN_OUT_OPTIONS", "PLACE", "FanOutConfig", "fan_out_from_options"]
+__all__ = ["FAN_OUT_OPTIONS", "FanOutConfig", "fan_out_from_options"]
 
 
 RECORD_PUBLISHER = Option(
@@ -55,16 +55,6 @@ CONSUMER_ARNS = Option(
     None,
     "The same for one of several streams: `consumerArn.<stream>`, in any case.",
 )
-AGENT = Option(
-    "fanOutAgent",
-    choice("driver", "workers", "none"),
-    "driver",
-    "Where subscriptions stay open between batches: in one process beside the driver, in one on each worker "
-    "host, or nowhere. Without an agent every task subscribes anew, at most once in 5 s per shard. A batch "
-    "read has no agent.",
-)
-_BUFFERS: Final = "Bytes that one agent buffers before it stops reading from the service."
-PLACE: Final = PlaceOptions("fanOut", "the agent", buffer_mib=256, buffers=_BUFFERS)
 FALLBACK = Option(
     "subscribeToShardFallback",
     choice("polling", "fail"),
@@ -80,14 +70,12 @@ FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (
     CONSUMER_DEREGISTRATION,
     CONSUMER_ARN,
     CONSUMER_ARNS,
-    AGENT,
-    *PLACE.all,
     FALLBACK,
 )
 
 
 @dataclass(frozen=True)
-class FanOutConfig(AgentConfig):
+class FanOutConfig:
     """The options of enhanced fan-out as plain data, which Spark may pickle.
 
     Attributes:
@@ -105,11 +93,6 @@ class FanOutConfig(AgentConfig):
     arns: Mapping[str, str] = field(default_factory=dict)
     may_poll: bool = True
     registered: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def options(self) -> PlaceOptions:
-        """See `AgentConfig.options`."""
-        return PLACE
 
     @property
     def region(self) -> str | None:
@@ -141,7 +124,7 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         why = (
             f"fan-out needs Linux or macOS, as Python has no {missing} here; leave it out to read by polling"
         )
-        _refuse_each(values, FAN_OUT_OPTIONS, why)
+        values.reject_each(FAN_OUT_OPTIONS, why)
         return None
     registration = values.get(CONSUMER_REGISTRATION) or ("none" if has_arns else "lazy")
     arns: Mapping[str, str] = {}
@@ -149,23 +132,18 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
         arns = _read_arns(values, streams)
     elif has_arns:
         why = f"'{CONSUMER_REGISTRATION.key}' is {registration}: a consumer's ARN is for none"
-        _refuse_each(values, (CONSUMER_ARN, CONSUMER_ARNS), why)
+        values.reject_each((CONSUMER_ARN, CONSUMER_ARNS), why)
     elif not is_named:
         values.reject(
             CONSUMER_NAME.key,
             f"is required with '{RECORD_PUBLISHER.key}' efo: {NAME_FORM} (or give '{CONSUMER_ARN.key}')",
         )
-    agent = values.require(AGENT)
-    if agent == "none":
-        _refuse_each(values, PLACE.all, f"'{AGENT.key}' is none: there is no agent")
     return FanOutConfig(
         consumer_name=None if registration == "none" else values.get(CONSUMER_NAME),
         registration=registration,
         deregister=registration != "none" and values.get(CONSUMER_DEREGISTRATION) == "auto",
         arns=arns,
-        agent=agent,
         may_poll=values.get(FALLBACK) == "polling",
-        **PLACE.read(values),
     )
 
 
@@ -175,16 +153,7 @@ def _refuse_with_polling(values: OptionValues) -> None:
         why = f"'{RECORD_PUBLISHER.key}' is polling: it is for efo only"
     else:
         why = f"it is for fan-out, which needs '{CONSUMER_NAME.key}' or '{CONSUMER_ARN.key}'"
-    _refuse_each(values, FAN_OUT_OPTIONS[1:], why)
-
-
-def _refuse_each(values: OptionValues, options: Sequence[Option[Any]], why: str) -> None:
-    for option in options:
-        if option.is_prefix:
-            for suffix, arn in values.with_prefix(option).items():
-                values.reject(option.key[:-1] + suffix, f"is {arn.text!r}: {why}")
-        elif values.given(option):
-            values.reject_value(option, why)
+    values.reject_each(FAN_OUT_OPTIONS[1:], why)
 
 
 def _read_arns(values: OptionValues, streams: Sequence[StreamRef]) -> Mapping[str, str]:

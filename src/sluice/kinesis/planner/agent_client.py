@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sluice.channels.channel import SPARK_DRIVER, Address
+from sluice.kinesis.options.agent import AGENT_ADDRESS, AGENT_PORTS
 from sluice.kinesis.planner.agent_consumers import AgentConsumers
 from sluice.kinesis.planner.agent_process import AgentProcess, RunningAgent
 from sluice.kinesis.planner.agent_supervisor import AgentSupervisor, SupervisedAgent
@@ -86,7 +87,7 @@ class AgentClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         fan_out = setup.config.fan_out
-        self._placement = setup.agent.agent  # "driver", "workers" or "none"
+        self._on_workers = setup.agent.on_workers
         self._may_poll = fan_out is None or fan_out.may_poll
         self._deregisters = fan_out is not None and fan_out.deregister
         self._streams = ", ".join(stream.name for stream in setup.config.streams)
@@ -175,7 +176,7 @@ class AgentClient:
             if self._use.is_paused:
                 return {}
             found = self._agents(splits)
-            has_no_hosts = self._placement == "workers" and not self._hosts
+            has_no_hosts = self._on_workers and not self._hosts
             is_awaited = has_no_hosts and self._address is not None
             if is_awaited and splits:
                 self._use.record_awaiting_batch()
@@ -194,7 +195,7 @@ class AgentClient:
             if shard.server is not None:
                 host, port, start, fingerprint = shard.server
                 found[split] = Address(host, port, self._secret, start, fingerprint)
-            elif self._placement == "driver":
+            elif not self._on_workers:
                 found[split] = self._address
         return found
 
@@ -333,8 +334,8 @@ class AgentClient:
             self._streams,
             problem,
             pause / 60,
-            self._setup.agent.options.ports.key,
-            self._setup.agent.options.address.key,
+            AGENT_PORTS.key,
+            AGENT_ADDRESS.key,
         )
         # Before the consumers go, which would be an error of each subscription.
         self._subscriptions.follow({})

@@ -13,7 +13,7 @@ from sluice.channels.channel import SPARK_DRIVER
 from sluice.channels.tls import is_tls_available, load_certificate
 from sluice.errors import OptionError
 from sluice.hosts import is_loopback, is_unspecified
-from sluice.kinesis.options.agent import AgentConfig
+from sluice.kinesis.options.agent import AGENT_ADDRESS, AGENT_CERTIFICATE, AGENT_ENCRYPTION, AgentConfig
 from sluice.kinesis.shared.launch import AgentPlace, AgentSetup
 from sluice.spark_settings import SparkSettings
 
@@ -34,13 +34,13 @@ def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
     Raises:
         OptionError: the address that the user gives can't be reached from other hosts.
     """
-    given, bind = agent.agent_address, agent.agent_bind_address
+    given, bind = agent.address, agent.bind_address
     if bind is not None and is_unspecified(bind):
         bind = _ALL
     if given is not None:
         if is_loopback(given) and spark.is_spread:
             raise OptionError(
-                f"option '{agent.options.address.key}' is {given!r}: tasks of other hosts can't use it, and "
+                f"option '{AGENT_ADDRESS.key}' is {given!r}: tasks of other hosts can't use it, and "
                 f"the master is {spark.master}: allowed is an address of the driver that they reach; left "
                 "out, it is Spark's own"
             )
@@ -62,30 +62,29 @@ def check_encryption(setup: AgentSetup) -> None:
     if not setup.is_encrypted:
         return
     if setup.agent.certificate is not None:
-        _check_certificate(setup.agent, setup.agent.certificate)
+        _check_certificate(setup.agent.certificate)
         return
     if is_tls_available():
         return
-    encryption, certificate = setup.agent.options.encryption.key, setup.agent.options.certificate.key
     if setup.agent.encryption == "tls":
         raise OptionError(
-            f"option '{encryption}' is 'tls': agents need the extra 'tls' to make certificates (pip "
-            f"install 'pyspark-sluice[tls]'), or one that option '{certificate}' names"
+            f"option '{AGENT_ENCRYPTION.key}' is 'tls': agents need the extra 'tls' to make certificates "
+            f"(pip install 'pyspark-sluice[tls]'), or one that option '{AGENT_CERTIFICATE.key}' names"
         )
     _log.warning(
         "records cross the network in clear between agents and tasks of other hosts: install the "
         "extra 'tls' on all hosts (pip install 'pyspark-sluice[tls]'), or set option '%s'; '%s' none leaves "
         "out this line",
-        certificate,
-        encryption,
+        AGENT_CERTIFICATE.key,
+        AGENT_ENCRYPTION.key,
     )
 
 
-def _check_certificate(agent: AgentConfig, path: str) -> None:
+def _check_certificate(path: str) -> None:
     try:
         load_certificate(path)
     except OSError as error:
         raise OptionError(
-            f"option '{agent.options.certificate.key}' is {path!r}, which can't be read on the driver's "
-            f"host: {error}; allowed is {agent.options.certificate.kind.allowed}, without a passphrase"
+            f"option '{AGENT_CERTIFICATE.key}' is {path!r}, which can't be read on the driver's "
+            f"host: {error}; allowed is {AGENT_CERTIFICATE.kind.allowed}, without a passphrase"
         ) from None

@@ -23,7 +23,7 @@ from sluice.kinesis.planner.agent_place import check_encryption, place_agent
 from sluice.kinesis.planner.agent_process import StopSignals, is_alive
 from sluice.kinesis.planner.coordinator import PlannedSource, SourceCoordinator
 from sluice.kinesis.shared.assignment import FanOutAssignment
-from sluice.kinesis.shared.launch import AgentSetup
+from sluice.kinesis.shared.launch import ON_THIS_HOST, AgentSetup
 from sluice.retry import Retrier
 from sluice.source.model.offsets import Offsets, SplitRange
 from sluice.spark_settings import find_spark_settings
@@ -54,10 +54,10 @@ class FanOutCoordinator(SourceCoordinator):
         self._looking: threading.Thread | None = None
         self._next_look = -math.inf
         spark = find_spark_settings()
-        place = place_agent(fan_out, spark)
-        setup = AgentSetup.beside_driver(config, fan_out, place)
-        if fan_out.agent != "none":
-            check_encryption(setup)
+        self._has_agent = config.agent is not None
+        place = ON_THIS_HOST if config.agent is None else place_agent(config.agent, spark)
+        setup = AgentSetup.beside_driver(config, place)
+        check_encryption(setup)
         self._agent = AgentClient(setup, self._arns, renew=self._renew_consumer)
         self._agent.release = self._release_consumers
         signals = StopSignals(self._agent.tell_stop)
@@ -74,7 +74,7 @@ class FanOutCoordinator(SourceCoordinator):
             self._agent.set_consumers(self._arns)
             for arn in fan_out.registered.values():
                 loaded_consumers.forget(arn)
-            if fan_out.agent == "none":
+            if not self._has_agent:
                 super().__init__(source, spark=spark)
             else:
                 self._agent.start()
@@ -94,7 +94,7 @@ class FanOutCoordinator(SourceCoordinator):
         # Spark asks for a batch's tasks when the end of the batch, which was restored, is in the offset log.
         self._logged = frozenset(self._restored.values())
         self._tell_agent()
-        if self._fan_out.agent == "none":
+        if not self._has_agent:
             assignment = FanOutAssignment(dict(self._arns))
             self._look_at_consumers()
             return assignment
@@ -109,7 +109,7 @@ class FanOutCoordinator(SourceCoordinator):
 
     def post_report(self) -> None:
         super().post_report()
-        if self._fan_out.agent == "none":
+        if not self._has_agent:
             self._reports.receive()
             self._note_contested()
 
@@ -197,7 +197,7 @@ class FanOutCoordinator(SourceCoordinator):
         registered = frozenset(self._registered.values())
         self._agent.set_registered(registered, registered & self._logged)
         if registered and self._fan_out.deregister:
-            self._agent.start()  # also with fanOutAgent=none: the agent deregisters when the query is stopped
+            self._agent.start()  # also with agent=none: the agent deregisters when the query is stopped
 
 
 def register_for_bounded_read(config: SourceConfig, fan_out: FanOutConfig) -> FanOutAssignment:

@@ -27,7 +27,7 @@ class PollingAgentCoordinator(SourceCoordinator):
     def __init__(self, source: PlannedSource, agent: AgentConfig) -> None:
         config = source.config
         spark = find_spark_settings()
-        setup = AgentSetup.beside_driver(config, agent, place_agent(agent, spark))
+        setup = AgentSetup.beside_driver(config, place_agent(agent, spark))
         check_encryption(setup)
         figures = ReadFigures()
         streams = {stream.name: "" for stream in config.streams}

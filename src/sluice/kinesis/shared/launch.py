@@ -62,7 +62,7 @@ class AgentSetup:
     """The first message to an agent beside the driver.
 
     Attributes:
-        agent: where agents run, and what they may hold; `config` has it too.
+        agent: what agents may hold, and where they listen.
         place: where it listens.
         secret: tasks and other agents prove that they know it before they are served.
     """
@@ -79,11 +79,9 @@ class AgentSetup:
         return encryption == "tls" or (encryption == "auto" and not self.place.is_on_this_host)
 
     @classmethod
-    def beside_driver(
-        cls, config: SourceConfig, agent: AgentConfig, place: AgentPlace = ON_THIS_HOST
-    ) -> AgentSetup:
+    def beside_driver(cls, config: SourceConfig, place: AgentPlace = ON_THIS_HOST) -> AgentSetup:
         """The set-up of the agent of one run of a query, with a new secret."""
-        return cls(config, agent, place, os.urandom(_SECRET_BYTES))
+        return cls(config, config.agent or AgentConfig(), place, os.urandom(_SECRET_BYTES))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluice.kinesis.options.agent import AgentConfig
 from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.shared.assignment import FanOutAssignment
 from sluice.kinesis.task.agent_start import start_agent_here
@@ -29,10 +28,10 @@ _MAX_WAIT_WITHOUT_POLLING: Final = 120.0
 """The same if a task may not poll: then it fails."""
 
 
-def start_agent_if_wanted(config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
+def start_agent_if_wanted(config: SourceConfig, assignment: FanOutAssignment) -> None:
     """Starts an agent on this host where agents run on the workers; see `start_agent_here`."""
-    if agent.agent == "workers":
-        start_agent_here(config, agent, assignment)
+    if config.agent is not None and config.agent.on_workers:
+        start_agent_here(config, config.agent, assignment)
 
 
 class FanOutCursors:
@@ -43,16 +42,14 @@ class FanOutCursors:
         task: whose ranges they read. Its figures are told of consumers that another reader has taken over.
     """
 
-    def __init__(
-        self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment, task: ReadTask
-    ) -> None:
+    def __init__(self, config: SourceConfig, assignment: FanOutAssignment, task: ReadTask) -> None:
         self._config = config
         self._figures = task.figures
         self._assignment = assignment
         self._may_poll = config.fan_out is None or config.fan_out.may_poll
         # A subscription of the task's own would end that of an agent, or that of the task's first attempt,
         # which may still run: a consumer has one per shard.
-        self._has_other_reader = task.is_repeated or (agent.agent != "none" and assignment.is_streaming)
+        self._has_other_reader = task.is_repeated or (config.agent is not None and assignment.is_streaming)
 
     def is_buffered(self, split: SplitId) -> bool:
         """Whether an agent has buffered the records of this split."""
