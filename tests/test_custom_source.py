@@ -32,7 +32,14 @@ FILES = {
     "printed_test": "Tests the source of files.",
     "printed_history": "Takes the source of files through random histories.",
 }
-PUBLIC = {"sluice", "sluice.errors", "sluice.options", "sluice.source", "sluice.testing"}
+PUBLIC = {
+    "sluice",
+    "sluice.errors",
+    "sluice.options",
+    "sluice.source",
+    "sluice.source.settings",
+    "sluice.testing",
+}
 
 
 def printed(title: str) -> str:
@@ -108,9 +115,9 @@ def test_files_of_both_forms_are_read(lake: Path) -> None:
     with query(lake) as running:
         assert running.read_all() == [{"id": n, "name": f"name {n}"} for n in (1, 2, 3, 4, 5)]
         assert ids(running.run_batch()) == [1, 2, 3, 4, 5]
-        assert running.run_batch() is None
+        assert running.run_batch() == []
         write_lines(lake / "_unfinished", 6)
-        assert running.run_batch() is None
+        assert running.run_batch() == []
         (lake / "_unfinished").rename(lake / "c.jsonl")
         running.restart()
         assert ids(running.run_until(6)) == [1, 2, 3, 4, 5, 6]

@@ -72,11 +72,11 @@ SOURCE_ROOMS = (
     source("state", *READ),
     source("probing", *READ, "state"),
     source("listing", *READ, "state", "probing"),
-    source("planning", "settings", *PLANNED),
     source("reading", *READ),
     source("reports", "model"),
     source("checks", "model"),
     source("contracts", "settings", "model", "reading", "reports", "checks"),
+    source("planning", "settings", "contracts", *PLANNED),
     source("finite", "settings", "contracts", "reading"),
     # Puts a source of a log together.
     source("log_source", "settings", "contracts", *PLANNED, "planning", "reading"),

@@ -65,8 +65,11 @@ def test_an_arn_names_table_and_region() -> None:
         ({"tableName": "orders", "getRecordsLimit": "1001"}, ["getRecordsLimit", "1000"]),
         ({"tableName": "orders", "emptyPagesAtTip": "0"}, ["emptyPagesAtTip"]),
         ({"tableName": "orders", "startingPosition": "AT_TIMESTAMP"}, ["startingPosition", "TRIM_HORIZON"]),
-        ({"tableName": "orders", "startingTimestamp": "2026-01-01"}, ["startingTimestamp", "not known"]),
-        ({"tableName": "orders", "endingTimestamp": "2026-01-01"}, ["endingTimestamp", "not known"]),
+        (
+            {"tableName": "orders", "startingTimestamp": "2026-01-01"},
+            ["startingTimestamp", "does not read it"],
+        ),
+        ({"tableName": "orders", "endingTimestamp": "2026-01-01"}, ["endingTimestamp", "does not read it"]),
         ({"tableName": "orders", "streamName": "x"}, ["streamName", "streamArn"]),
     ],
 )

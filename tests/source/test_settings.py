@@ -14,7 +14,8 @@ from sluice.options import TEXT, Option, OptionValues
 from sluice.source import Limits, Source, SourceSettings
 from sluice.source.model.offsets import AtHorizon, AtTime
 from sluice.source.model.splits import Split, SplitId
-from sluice.testing import MemoryLog, MemorySource
+from sluice.source.settings import MAX_RECORDS
+from sluice.testing import MemoryLog, MemorySource, QueryRunner
 
 HOST = Option("host", TEXT, None, "Where to connect.", required=True)
 FAIL = Option("failOnDataLoss", TEXT, "maybe", "An option of its own under a common name.")
@@ -113,6 +114,35 @@ def test_a_source_takes_over_a_common_option() -> None:
     made = Frozen.configured({"HOST": "a", "failondataloss": "never", "splitsPerTask": "2"}, streaming=True)
     assert (made.host, made.fail, made.settings.splits_per_task) == ("a", "never", 2)
     assert made.settings.fail_on_data_loss
+
+
+def test_common_options_that_a_source_does_not_read_are_refused() -> None:
+    """One that is ignored would promise what nobody does. Those of `Source.deal` and `read_task` are read."""
+    given = dict.fromkeys(("splitsPerTask", "maxRecordsPerTrigger"), "5") | {"host": "a", "maxDrift": "5s"}
+    with pytest.raises(OptionError) as caught:
+        Frozen.configured(given)
+    assert str(caught.value) == (
+        "frozen: option 'maxRecordsPerTrigger' does nothing here: this source does not read it; "
+        "option 'maxDrift' does nothing here: this source does not read it"
+    )
+
+    class Limited(Frozen):
+        COMMON_OPTIONS = (*Source.COMMON_OPTIONS, MAX_RECORDS)
+
+    made = Limited.configured({"host": "a", "maxRecordsPerTrigger": "5"}, streaming=True)
+    assert made.limits == Limits(records=5)
+    with pytest.raises(OptionError, match="'maxRecordsPerTrigger' is for streaming reads only"):
+        Limited.configured({"host": "a", "maxRecordsPerTrigger": "5"}, streaming=False)
+
+
+def test_a_source_without_an_end_is_refused_where_there_has_to_be_one() -> None:
+    class Endless(Frozen):
+        boundedness = "continuous"
+
+    query = QueryRunner(Endless, {"host": "a"})
+    for read in (query.read_all, query.run_available):
+        with pytest.raises(OptionError, match=r"^frozen: this source never ends, so only a streaming query"):
+            read()
 
 
 def test_all_problems_are_in_one_error() -> None:

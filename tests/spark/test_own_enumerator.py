@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sluice.errors import OptionError
 from sluice.options import OptionValues
-from sluice.source import BaseSplitEnumerator, Limits, Source
+from sluice.source import Limits, Source, SplitEnumerator
 from sluice.source.settings import NO_LIMITS
-from sluice.spark.source_reader import StreamReader
+from sluice.spark.source_reader import HAS_ADMISSION_CONTROL, StreamReader, make_stream_reader
 from sluice.testing import QueryRunner
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -20,7 +21,7 @@ LAST, STEP = 12, 5
 BATCHES = [list(range(5)), list(range(5, 10)), list(range(10, 12))]
 
 
-class Pure(BaseSplitEnumerator[Any, dict[str, Any]]):
+class Pure(SplitEnumerator[Any, dict[str, Any]]):
     """Counts to `LAST`, and makes new offsets each time."""
 
     def initial(self) -> dict[str, Any]:
@@ -137,6 +138,14 @@ def test_every_row_comes_in_a_query_without_spark(source: type[Numbers]) -> None
     """Also when a batch is read again."""
     with QueryRunner(source) as query:
         rows = [query.run_batch() for _ in BATCHES]
-        assert [[row["n"] for row in batch or ()] for batch in rows] == BATCHES
-        assert query.run_batch() is None
+        assert [[row["n"] for row in batch] for batch in rows] == BATCHES
+        assert query.run_batch() == []
         assert [query.read(number) for number in range(len(rows))] == rows
+
+
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="Spark 4.0 and 4.1 do not say which trigger it is")
+def test_a_source_without_an_end_has_no_trigger_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Numbers, "boundedness", "continuous")
+    reader: Any = make_stream_reader(Numbers.configured({}))
+    with pytest.raises(OptionError, match="numbers: this source never ends"):
+        reader.prepareForTriggerAvailableNow()

@@ -198,8 +198,8 @@ def test_limits_hold_where_there_is_no_search_by_time() -> None:
     subject = memory_subject(WithoutTimes)
     subject.put(9000)  # more than the sample that tells how dense they are
     with QueryRunner(WithoutTimes, subject.options) as query:
-        sizes = [len(query.run_batch(Limits(records=2500)) or ()) for _ in range(2)]
-        spans = [query.run_batch(Limits(span=25_000_000)) or []]
+        sizes = [len(query.run_batch(Limits(records=2500))) for _ in range(2)]
+        spans = [query.run_batch(Limits(span=25_000_000))]
     assert all(1250 <= size <= 2500 for size in sizes), sizes
     for rows in spans:
         times = [row["arrival"] for row in rows]

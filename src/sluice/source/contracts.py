@@ -7,8 +7,15 @@ A source is written in one of three ways, from easy to free:
 - a *set of finite splits*, such as files: inherit from `sluice.source.SplitSource`;
 - *an enumerator and a reader of one's own*: inherit from `Source`.
 
-Two processes use a source. Spark calls what plans in a process beside the driver, and sends a pickled copy to
-the tasks. So a source holds plain data; a process makes what it works with when it needs it.
+Two processes use a source. Spark calls what plans in a process on the driver host, and sends a pickled copy
+to the tasks. So a source holds plain data; a process makes what it works with when it needs it.
+
+Spark has one thread in each process, which calls every method of a `Source`, a `Coordinator` and a
+`SplitEnumerator`. A task has one more thread, which alone calls `SplitReader.read`. Other threads call the
+methods of a `sluice.source.StreamLog` and of a `sluice.source.SplitSource`, as those say.
+
+After a `ServiceError` with ``retryable``, `SplitReader.read` and the methods of logs and of finite splits are
+called again, for ``readRetryDuration``. No other method is: its error ends the query.
 
 https://cwiki.apache.org/confluence/display/FLINK/FLIP-27%3A+Refactor+Source+Interface
 """
@@ -18,13 +25,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from sluice.errors import OptionError, SourceRuleError
-from sluice.option_names import ForeignName
+from sluice.option_names import Explained, ForeignName
 from sluice.options import Option, OptionValues, read_options
 from sluice.source.model.read_figures import ReadFigures
-from sluice.source.settings import NO_LIMITS, SETTINGS_OPTIONS, Limits, SourceSettings, settings_from_options
+from sluice.source.settings import (
+    BATCH_OPTIONS,
+    LOG_OPTIONS,
+    NO_LIMITS,
+    STREAMING_OPTIONS,
+    TASK_OPTIONS,
+    Limits,
+    SourceSettings,
+    settings_from_options,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +59,6 @@ __all__ = [
 ]
 
 SplitT = TypeVar("SplitT")
-SplitT_co = TypeVar("SplitT_co", covariant=True)
 OffsetsT = TypeVar("OffsetsT")
 SourceT = TypeVar("SourceT", bound="Source")
 
@@ -73,11 +88,14 @@ class Source(ABC):
     Attributes:
         name: of the format, as in ``spark.readStream.format(name)``; also how errors call the source.
         OPTIONS: the source's own options. Keys are case-insensitive.
-        COMMON_OPTIONS: options that every source of this kind has, with a meaning that Sluice gives them:
-            see `sluice.source.SourceSettings`. A source that declares one of these keys itself takes it over.
+        COMMON_OPTIONS: the options of `sluice.source.settings` that the source reads; their values are in
+            `settings`. All others there are refused. The default has what `deal` and `read_task` read: add
+            what your enumerator reads. A source that declares one of these keys itself takes it over.
         STREAMING_OPTIONS, BATCH_OPTIONS: options that are refused in the other kind of read, where they would
             do nothing.
         FOREIGN_NAMES: names of other connectors' options that users may bring.
+        boundedness: ``"continuous"`` if the source never comes to an end. Batch reads and
+            ``Trigger.AvailableNow``, which end where the data does, are refused then.
         TABLE_SCHEMA: the columns, where they depend on no option: for ``CREATE TABLE`` without columns.
         TABLE_OPTIONS: what nearly every user gives, for messages (``path = '...'``).
         are_offsets_constant: Sluice's own code makes the offsets, and never changes them afterwards.
@@ -86,10 +104,11 @@ class Source(ABC):
 
     name: ClassVar[str]
     OPTIONS: ClassVar[Sequence[Option[Any]]] = ()
-    COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = SETTINGS_OPTIONS
-    STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = ()
-    BATCH_OPTIONS: ClassVar[Sequence[Option[Any]]] = ()
+    COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = TASK_OPTIONS
+    STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = STREAMING_OPTIONS
+    BATCH_OPTIONS: ClassVar[Sequence[Option[Any]]] = BATCH_OPTIONS
     FOREIGN_NAMES: ClassVar[Sequence[ForeignName]] = ()
+    boundedness: ClassVar[Literal["bounded", "continuous"]] = "bounded"
     TABLE_SCHEMA: ClassVar[str | None] = None
     TABLE_OPTIONS: ClassVar[str] = "<option> = '...'"
     are_offsets_constant: ClassVar[bool] = False
@@ -127,9 +146,17 @@ class Source(ABC):
         Raises:
             OptionError: all problems in one message.
         """
+        if streaming is False:
+            cls.check_ends()
         own = {option.key for option in cls.OPTIONS}
         common = [option for option in cls.COMMON_OPTIONS if option.key not in own]
-        values = read_options(cls.name, (*cls.OPTIONS, *common), options, foreign=cls.FOREIGN_NAMES)
+        unread = [
+            Explained(option.key, "Sluice", "does nothing here: this source does not read it")
+            for option in LOG_OPTIONS
+            if cls.COMMON_OPTIONS and option not in cls.COMMON_OPTIONS
+        ]
+        foreign = (*cls.FOREIGN_NAMES, *unread)
+        values = read_options(cls.name, (*cls.OPTIONS, *common), options, foreign=foreign)
         refuse_idle_options(values, cls.STREAMING_OPTIONS, cls.BATCH_OPTIONS, streaming=streaming)
         settings = settings_from_options(values, common, streaming=streaming)
         source = cls.from_options(values)
@@ -137,6 +164,15 @@ class Source(ABC):
         if cls.COMMON_OPTIONS:
             object.__setattr__(source, "settings", settings)  # a source may be a frozen dataclass
         return source
+
+    @classmethod
+    def check_ends(cls) -> None:
+        """Raises OptionError if a read that has to end would not."""
+        if cls.boundedness == "continuous":
+            raise OptionError(
+                f"{cls.name}: this source never ends, so only a streaming query can read it, with another "
+                "trigger than Trigger.AvailableNow"
+            )
 
     @classmethod
     def option_keys(cls) -> frozenset[str]:
@@ -169,7 +205,7 @@ class Source(ABC):
     # --- beside the driver ----------------------------------------------------------------------------
 
     def create_enumerator(self) -> SplitEnumerator[Any, Any]:
-        """Finds splits and says where batches end; see `SplitEnumerator` and `BaseSplitEnumerator`."""
+        """Finds splits and says where batches end; see `SplitEnumerator`."""
         raise NotImplementedError(f"{self.name}: {type(self).__name__} has no create_enumerator")
 
     def create_coordinator(self) -> Coordinator:
@@ -238,36 +274,16 @@ class Source(ABC):
         )
 
 
-class SplitEnumerator(Protocol[SplitT_co, OffsetsT]):
-    """FLIP-27's split enumerator: runs beside the driver, finds splits and decides what is read next.
+class SplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
+    """FLIP-27's split enumerator: finds splits, and decides what is read next. Called by one thread.
 
-    In a new query `initial` is called first, then `advance` for every trigger and `ranges` for every batch.
-    After a restart `ranges` may be called first, with positions that an earlier enumerator gave.
-    """
-
-    def discover(self) -> Sequence[SplitT_co]:
-        """All splits there are now, with or without records."""
-
-    def initial(self) -> OffsetsT:
-        """Where the first batch starts. The same at every call."""
-
-    def advance(self, start: OffsetsT, limits: Limits = NO_LIMITS) -> OffsetsT:
-        """Where a batch from `start` ends; `start` itself where there is nothing new."""
-
-    def ranges(self, start: OffsetsT, end: OffsetsT) -> Sequence[Any]:
-        """What the batch reads, by split: a `SplitRange` for each, or what the source's own reader takes."""
-
-
-class BaseSplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
-    """A `SplitEnumerator` with the optional methods. Owned by one thread beside the driver.
+    In a new query `initial` is called first, then `advance` for every trigger (some 90 times a second while
+    nothing is new) and `ranges` for every batch. After a restart `ranges` may be called first, with offsets
+    that an earlier enumerator gave. When to list splits is up to the enumerator.
 
     Offsets are the only state that a restart needs: what they say is read again after any failure. They are
     JSON (a dict), or what `Source.offsets_to_json` makes JSON of, and compare by ``==``.
     """
-
-    def discover(self) -> Sequence[SplitT]:
-        """All splits there are now."""
-        return ()
 
     @abstractmethod
     def initial(self) -> OffsetsT:
@@ -278,8 +294,10 @@ class BaseSplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
         """Where a batch from `start` ends; `start` itself where there is nothing new."""
 
     @abstractmethod
-    def ranges(self, start: OffsetsT, end: OffsetsT) -> Sequence[Any]:
-        """What the batch reads. The same pair always gives the same ranges, which can be pickled."""
+    def ranges(self, start: OffsetsT, end: OffsetsT) -> Sequence[SplitT]:
+        """What the batch reads, range by range. The same pair always gives the same ranges, which can be
+        pickled.
+        """
 
     def stop_at_available(self) -> None:
         """Makes the run end: later calls of `advance` go no further than what there is now.
@@ -287,7 +305,8 @@ class BaseSplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
         Called for ``Trigger.AvailableNow``, and in batch reads.
         """
         raise OptionError(
-            f"{type(self).__name__}: Trigger.AvailableNow needs stop_at_available(), and so does a batch read"
+            f"{type(self).__name__}: Trigger.AvailableNow and batch reads need stop_at_available(). If the "
+            "source never ends, set its boundedness to 'continuous'"
         )
 
     def newest(self, start: OffsetsT) -> OffsetsT:
@@ -300,7 +319,10 @@ class BaseSplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
         return {}
 
     def close(self) -> None:
-        """Releases what the enumerator holds."""
+        """Releases what the enumerator holds. Not called if the process is killed."""
+
+
+BaseSplitEnumerator = SplitEnumerator
 
 
 class Coordinator:
@@ -312,11 +334,9 @@ class Coordinator:
 
     def __init__(self, enumerator: SplitEnumerator[Any, Any]) -> None:
         self.enumerator: Any = enumerator
-        optional = ("newest", "millis_behind_latest", "stop_at_available", "close")
-        if missing := [name for name in optional if not hasattr(enumerator, name)]:
+        if not isinstance(enumerator, SplitEnumerator):
             raise SourceRuleError(
-                f"the enumerator {type(enumerator).__name__} has no {', '.join(missing)}: inherit from "
-                "sluice.source.BaseSplitEnumerator, which has them"
+                f"the enumerator {type(enumerator).__name__} must inherit from sluice.source.SplitEnumerator"
             )
 
     def restore(self, offsets: Any) -> None:

@@ -14,7 +14,7 @@ from sluice.instants import micros_from_seconds
 from sluice.options import Option
 from sluice.source.contracts import ReadTask, Source
 from sluice.source.model.splits import Split, SplitId
-from sluice.source.settings import LOG_BATCH_OPTIONS, LOG_OPTIONS, LOG_STREAMING_OPTIONS
+from sluice.source.settings import LOG_OPTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,9 +69,6 @@ class LogSource(Source):
     """
 
     COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_OPTIONS
-    STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_STREAMING_OPTIONS
-    BATCH_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_BATCH_OPTIONS
-
     are_offsets_constant: ClassVar[bool] = True
 
     streams: Sequence[str] = ()

@@ -9,17 +9,6 @@ from typing import Any, Final
 from sluice.instants import MICROS_PER_SECOND, TIME_FORM, micros_from_seconds, parse_time
 from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, duration, integer, size
 
-__all__ = [
-    "LOG_OPTIONS",
-    "LOG_STREAMING_OPTIONS",
-    "NO_LIMITS",
-    "SETTINGS_OPTIONS",
-    "STREAMING_OPTIONS",
-    "Limits",
-    "SourceSettings",
-    "settings_from_options",
-]
-
 _MILLISECOND: Final = 0.001
 
 MAX_RECORDS = Option(
@@ -90,27 +79,34 @@ READ_RETRY_DURATION = Option(
     shown_default="15m",
 )
 
-SETTINGS_OPTIONS: Final[tuple[Option[Any], ...]] = (
+TASK_OPTIONS: Final[tuple[Option[Any], ...]] = (SPLITS_PER_TASK, READ_RETRY_DURATION)
+"""The common options that every source has: `sluice.source.Source` itself reads them."""
+SPLIT_OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_RECORDS,
     MAX_BYTES,
     DISCOVERY_INTERVAL,
-    SPLITS_PER_TASK,
     FAIL_ON_DATA_LOSS,
-    READ_RETRY_DURATION,
+    *TASK_OPTIONS,
 )
-"""The common options of all sources."""
-STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (MAX_RECORDS, MAX_BYTES, DISCOVERY_INTERVAL)
+"""Those of finite splits."""
 LOG_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    *SETTINGS_OPTIONS,
+    *SPLIT_OPTIONS,
     MAX_TIME_SPAN,
     MAX_DRIFT,
     STARTING,
     STARTING_TIMESTAMP,
     ENDING_TIMESTAMP,
 )
-"""The common options of logs."""
-LOG_STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (*STREAMING_OPTIONS, MAX_TIME_SPAN, MAX_DRIFT)
-LOG_BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING_TIMESTAMP,)
+"""Those of logs, which are all that there are."""
+STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    MAX_RECORDS,
+    MAX_BYTES,
+    DISCOVERY_INTERVAL,
+    MAX_TIME_SPAN,
+    MAX_DRIFT,
+)
+BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING_TIMESTAMP,)
+"""What does nothing in the other kind of read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,7 @@ if HAS_ADMISSION_CONTROL:
         @shorten_traceback
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Called once, when a query with ``Trigger.AvailableNow`` starts."""
+            self._source.check_ends()
             self._coordinator_here().stop_at_available()
 
         def _limits(self, limit: Any) -> Limits:

@@ -52,8 +52,8 @@ class QueryRunner:
         """The rows of all batches."""
         return [row for batch in self.batches for row in batch]
 
-    def run_batch(self, limits: Limits | None = None, *, crash: bool = False) -> list[Row] | None:
-        """Plans, logs and reads one batch. None if nothing is new.
+    def run_batch(self, limits: Limits | None = None, *, crash: bool = False) -> list[Row]:
+        """Plans, logs and reads one batch. Returns its rows: none if nothing is new.
 
         Args:
             limits: what the batch may hold; None: as the options say.
@@ -68,7 +68,7 @@ class QueryRunner:
         end = enumerator.advance(start, self._source.limits if limits is None else limits)
         logged = self._to_json(end)
         if logged == self.offsets[-1]:
-            return None
+            return []
         self.offsets.append(logged)
         if crash:
             self.restart()
@@ -87,18 +87,20 @@ class QueryRunner:
         """
         waited = 0.0
         while len(self.rows) < rows and waited < timeout:
-            if self.run_batch() is None:
+            if not self.run_batch():
                 wait(0.1)
                 waited += 0.1
         return self.rows
 
     def run_available(self, limits: Limits | None = None) -> list[Row]:
         """Runs what ``Trigger.AvailableNow`` runs: batches up to what there is now. Returns their rows."""
+        self._class.check_ends()
         self.restart()
-        first = len(self.batches)
+        first, done = len(self.batches), -1
         self._here().stop_at_available()
-        while self.run_batch(limits) is not None:
-            pass
+        while len(self.batches) != done:
+            done = len(self.batches)
+            self.run_batch(limits)
         self.restart()
         return [row for batch in self.batches[first:] for row in batch]
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeVar
 
 from sluice.errors import DataLossError, ServiceError, SluiceError, SourceRuleError
 from sluice.retry import Retrier, patient
-from sluice.source.contracts import BaseSplitEnumerator
+from sluice.source.contracts import SplitEnumerator
 from sluice.source.finite.splits import FiniteRange, FiniteSplit, SplitEnd
 from sluice.source.settings import NO_LIMITS, Limits, SourceSettings
 
@@ -50,7 +50,7 @@ class _Source(Protocol):
     def ends(self, split: FiniteSplit) -> Iterable[SplitEnd]: ...
 
 
-class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
+class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
     """The `SplitEnumerator` of a `SplitSource`. It keeps nothing that cannot be made again.
 
     Args:
@@ -79,12 +79,8 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         self._ends: dict[tuple[str, str], Sequence[SplitEnd]] = {}
         self._nothing_new: tuple[Offsets, Mapping[str, FiniteSplit]] | None = None
 
-    def discover(self) -> Sequence[FiniteSplit]:
-        """Lists the splits now.
-
-        Raises:
-            SourceRuleError: a split is listed twice, or its id or version is no text.
-        """
+    def _list(self) -> None:
+        """Raises SourceRuleError if a split is listed twice, or its id or version is no text."""
         listed: dict[str, FiniteSplit] = {}
         for split in self._source.list_splits():
             if self._targets is not None and split.id not in self._targets:
@@ -101,7 +97,6 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         self._listing = listed
         self._next_listing = self._clock() + self._settings.discovery_interval
         self._ends = {key: ends for key, ends in self._ends.items() if key[0] in listed}
-        return list(listed.values())
 
     def initial(self) -> Offsets:
         """Before all splits."""
@@ -110,7 +105,8 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
     def stop_at_available(self) -> None:
         """The run takes the splits that are listed now, and no others."""
         self._targets = None
-        self._targets = frozenset(split.id for split in self._patiently(self.discover))
+        self._patiently(self._list)
+        self._targets = frozenset(self._listing or ())
 
     def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
         """Where a batch from `start` ends. It takes splits in the order in which they are listed.
@@ -163,7 +159,7 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
             return []
         listing = self._listing or {}
         if not changed.keys() <= listing.keys():
-            self._patiently(self.discover)
+            self._patiently(self._list)
             listing = self._listing or {}
         order = {split: place for place, split in enumerate(listing)}
         found: list[FiniteRange] = []
@@ -186,9 +182,9 @@ class FiniteSplitEnumerator(BaseSplitEnumerator[FiniteSplit, Offsets]):
         if is_due:
             try:
                 if self._listing is None:
-                    self._patiently(self.discover)
+                    self._patiently(self._list)
                 else:
-                    self.discover()
+                    self._list()
             except SluiceError as error:
                 if self._listing is None or not error.retryable:
                     raise

@@ -11,7 +11,7 @@ from sluice.errors import DataLossError, ServiceError
 from sluice.options import Option
 from sluice.source.contracts import Source
 from sluice.source.finite.splits import FiniteRange, FiniteSplit, SplitEnd
-from sluice.source.settings import STREAMING_OPTIONS
+from sluice.source.settings import SPLIT_OPTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ class SplitSource(Source):
             never.
     """
 
-    STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = STREAMING_OPTIONS
+    COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = SPLIT_OPTIONS
     FORGETS_AFTER: ClassVar[float | None] = None
     are_offsets_constant: ClassVar[bool] = True
 

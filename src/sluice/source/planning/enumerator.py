@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.errors import OptionError
+from sluice.source.contracts import SplitEnumerator
 from sluice.source.listing.continuity import Continuity, is_within, recreated
 from sluice.source.listing.discovery import Listing, SplitDiscovery
 from sluice.source.model.offsets import (
@@ -89,7 +90,7 @@ class _Newest:
     offsets: Offsets
 
 
-class StreamEnumerator:
+class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
     """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
 
     It keeps nothing that cannot be made again: a new one goes on from the offsets of the last.
@@ -148,20 +149,12 @@ class StreamEnumerator:
             self._subscriptions.close()
         self._log.close()
 
-    def discover(self) -> Sequence[Split]:
-        """Lists the splits of all streams.
-
-        Raises:
-            ServiceError: a stream does not exist, or the service does not answer.
-        """
-        return self._discovery.list_splits().listed
-
     def initial(self) -> Offsets:
         """The starting positions. They are decided at the first call.
 
         Raises:
             OptionError: a starting position is for a split that does not exist.
-            ServiceError: as `discover`.
+            ServiceError: the streams cannot be listed.
         """
         if self._initial is None:
             # LATEST is a time of the service's clock before the listing, so records in between are read.
@@ -269,7 +262,7 @@ class StreamEnumerator:
         Raises:
             DataLossError: a stream was created again since `end` was planned, and the query has to fail on
                 data loss. Otherwise the batch has the records of the new one that it was planned with.
-            ServiceError: as `discover`.
+            ServiceError: the streams cannot be listed.
             OptionError: `end` belongs to other streams.
         """
         self._check_streams(end)
