@@ -128,10 +128,16 @@ class MemorySubscriptions:
         self.followed: list[Mapping[SplitId, Position]] = []
         self.is_down = False
         self.silent_until = -1.0
-        self.version = 0
+        self.progresses = 0
         self.is_closed = False
 
     # --- Subscriptions ---
+
+    @property
+    def version(self) -> int:
+        """Rises with records and ends, which `follow` then pushes."""
+        shards = [self.log.shards[split] for split in self.subscriptions if split in self.log.shards]
+        return sum(len(self.log.records(each.id)) + (each.ending_sequence is not None) for each in shards)
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         self.followed.append(dict(positions))
@@ -161,13 +167,13 @@ class MemorySubscriptions:
         is_quiet = self.log.now - subscription.heard_at >= SILENT_AFTER and not subscription.has_ended
         if not events and is_quiet:
             return None
-        self.version += 1
+        self.progresses += 1
         return SubscriptionProgress(
             [cut_point(event) for event in events],
             0 if subscription.is_at_tip else 1000,
             subscription.has_ended,
             subscription.caught_up_at,
-            self.version,
+            self.progresses,
         )
 
     def is_subscribed(self, split: SplitId) -> bool:

@@ -79,15 +79,25 @@ def test_a_split_that_may_be_read_is_read() -> None:
     assert (counted.plans, counted.in_threads) == (1, 0)
 
 
-def test_pushed_splits_need_no_threads() -> None:
-    """Their subscriptions tell what is new at once, so each look asks them."""
+def test_without_news_no_pushed_split_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their subscriptions say at once when there is news, and are looked at once a second even so."""
     log = new_log(SHARDS)
-    query, _ = pushed_query(log)
-    put_many(log, 200)
+    query, agent = pushed_query(log)
+    records = put_many(log, 200)
     wait_for_subscriptions(query)
-    counted = Counted(query)
-    look_often(query, 0.5, 45)
-    assert (counted.plans, counted.in_threads) == (45, 0)
+    assert query.run_batch() is None
+    counted, asked = Counted(query), []
+    for name in ("follow", "progress"):
+        monkeypatch.setattr(agent.subscriptions, name, lambda *_, name=name: asked.append(name))
+    look_often(query, 0.9, 81)
+    assert (counted.plans, asked) == (0, [])
+    monkeypatch.undo()
+    log.pass_time(0.2)
+    look_often(query, 0.9, 81)
+    assert (counted.plans, counted.in_threads) == (1, 0)
+    records += put_many(log, 7)
+    assert query.run_batch()
+    check_exactly_once(query, records)
 
 
 def read_no_more(query: Query) -> None:

@@ -296,6 +296,8 @@ class OneProgress:
     def __init__(self, given: SubscriptionProgress) -> None:
         self.given: SubscriptionProgress | None = given
 
+    version = 0
+
     def follow(self, positions: Mapping[SplitId, Position]) -> None: ...
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -69,6 +70,29 @@ def test_progress_is_known_once_the_first_event_has_come(make: Callable[..., Pla
     )
     assert progress.is_at_tip
     assert planning.client.progress(OTHER, HORIZON) is None
+
+
+def test_an_idle_event_is_no_news(make: Callable[..., Planning]) -> None:
+    """A thousand idle shards send two hundred a second, and the planner looks at all shards after any news."""
+    planning = make()
+    agent = planning.started()
+    generation = planning.subscribed()
+    seen = [planning.client.version]
+
+    def see() -> None:
+        planning.until(lambda: planning.client._subscriptions.shards[SPLIT]._version not in versions)
+        versions.append(planning.client._subscriptions.shards[SPLIT]._version)
+        with planning.client._lock:  # the message is handled
+            seen.append(planning.client.version)
+
+    versions = [planning.client._subscriptions.shards[SPLIT]._version]
+    for points in ([], [], [cut_point(5)], [], []):
+        agent.send(event(generation, *points))
+        see()
+    agent.send(SubscriptionEnded(SPLIT, generation, "gone"))
+    planning.until(lambda: planning.client.version != seen[-1])
+    first, *later = [after - before for before, after in itertools.pairwise(seen)]
+    assert (first, later) == (1, [0, 1, 0, 0])
 
 
 def test_progress_begins_behind_the_position(make: Callable[..., Planning]) -> None:

@@ -17,6 +17,8 @@ PROGRESS = SubscriptionProgress((), 0)
 class Agent:
     """Keeps what it was told."""
 
+    version = 0
+
     def __init__(self) -> None:
         self.followed: list[Mapping[SplitId, Position]] = []
         self.is_closed = False

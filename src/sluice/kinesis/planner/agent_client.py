@@ -110,6 +110,12 @@ class AgentClient:
         self._worker_recoveries = 0
         self._buffers: dict[str, BufferHeld] = {}
         self._subscriptions = ShardSubscriptions(self._send, clock, may_poll=self._may_poll)
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """See `Subscriptions.version`."""
+        return self._version
 
     @property
     def hub(self) -> Address | None:
@@ -400,9 +406,10 @@ class AgentClient:
                     if shard is None:
                         pass  # about an earlier subscription
                     elif isinstance(message, EventReceived):
-                        shard.record_event(message)
+                        self._version += shard.record_event(message)
                     else:
                         self._handle_end(shard, message)
+                        self._version += 1
 
     def _handle_end(self, shard: ShardSubscription, ended: SubscriptionEnded) -> None:
         is_taken_over = ended.code == TAKEN_OVER

@@ -44,6 +44,11 @@ class NearTip:
         """The run ends at what is available: it is read without an agent."""
         self._is_off = True
 
+    @property
+    def version(self) -> int:
+        """See `Subscriptions.version`."""
+        return self._agent.version
+
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         """See `Subscriptions.follow`."""
         if self._is_off:

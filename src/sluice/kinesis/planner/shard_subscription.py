@@ -61,14 +61,21 @@ class ShardSubscription:
 
     # --- what happens to it ---------------------------------------------------------------------------
 
-    def record_event(self, event: EventReceived) -> None:
-        """The agent has received an event."""
+    def record_event(self, event: EventReceived) -> bool:
+        """The agent has received an event.
+
+        Returns:
+            Whether it says more than that the shard is still at its tip.
+        """
+        earlier, progress = self._last_event, event.progress
+        was_at_tip = earlier is not None and earlier.progress.is_at_tip
         if event.first is not None:
             self._coverage.record_first(event.first)
         self._last_event = event
         self._heard_at = self._clock()
-        self._cut_points.extend(event.progress.cut_points)
+        self._cut_points.extend(progress.cut_points)
         self._version = next(_versions)
+        return bool(progress.cut_points) or not (was_at_tip and progress.is_at_tip)
 
     def record_end(self, ended: SubscriptionEnded, *, retry_after: float) -> None:
         """The subscription has ended; another one may follow in `retry_after` seconds."""

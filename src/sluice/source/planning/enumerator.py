@@ -39,6 +39,9 @@ _log = logging.getLogger(__name__)
 InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
 """Gives every split its starting position, from all splits and the time (microseconds)."""
 
+_LONGEST_QUIET = 1.0
+"""Seconds after which splits and subscriptions are looked at without news: a subscription may be silent."""
+
 
 @dataclass(frozen=True)
 class EnumeratorSettings:
@@ -66,12 +69,13 @@ class _NothingNew:
     """A search for new records that found none.
 
     Attributes:
-        start, listing: what it began with.
-        until: when a split may be read again, by the monotonic clock. Nothing new can be found before.
+        start, listing, version: what it began with; the version is that of the subscriptions.
+        until: when to search again even so (monotonic seconds).
     """
 
     start: Offsets
     listing: Listing
+    version: int
     until: float
 
 
@@ -196,9 +200,10 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             self._continuity.whole_listing()  # as for the starting positions of all streams
         if self._splits.wants_targets:
             self._continuity.list_children()
-        listing = self._continuity.complete_listing(start)
-        if self._has_nothing_new(start, listing):
+        version = self._version
+        if self._has_nothing_new(start, version):
             return start
+        listing = self._continuity.complete_listing(start)
         expiry = self._continuity.observe(start, listing)
         logged = self._continuity.without_lost(start, listing)
         if logged is not start:
@@ -211,7 +216,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         ends = self._plan(states, held, limits)
         is_log_due = self._is_log_due(start, listing, states)
         if not ends and base is start and not is_log_due:
-            self._nothing_new = self._nothing_new_until_read(start, listing)
+            self._nothing_new = self._nothing_new_until_read(start, listing, version)
             return start
         known = self._splits.states
         positions = end_positions(base, ends, known, listing, self._log.server_time())
@@ -311,6 +316,8 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
 
     def newest(self, start: Offsets) -> Offsets:
         """The newest positions that are known, planned or not; the same object while they stay the same."""
+        if self._nothing_new is not None and self._nothing_new.start is start:
+            return start
         newer: dict[SplitId, Position] = {}
         for split_id, state in self._splits.states.items():
             if state.cut_points and split_id in start.positions:
@@ -351,29 +358,34 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
                     self._settings.starting,
                 )
 
-    def _has_nothing_new(self, start: Offsets, listing: Listing) -> bool:
-        """Whether a search from `start` cannot find anything new yet. Spark asks some 90 times a second."""
+    @property
+    def _version(self) -> int:
+        return 0 if self._subscriptions is None else self._subscriptions.version
+
+    def _has_nothing_new(self, start: Offsets, version: int) -> bool:
+        """Whether a search from `start` cannot find anything new yet. Spark asks some 90 times a second, so
+        no split is looked at here.
+        """
         search = self._nothing_new
         if (
             search is not None
             and search.start is start
-            and search.listing is listing
+            and search.version == version
             and self._clock() < search.until
             and not self._splits.wants_targets
+            and search.listing is self._discovery.current()
         ):
             return True
         self._nothing_new = None
         return False
 
-    def _nothing_new_until_read(self, start: Offsets, listing: Listing) -> _NothingNew | None:
-        """None if new records may become known without reading a split again."""
+    def _nothing_new_until_read(self, start: Offsets, listing: Listing, version: int) -> _NothingNew | None:
+        """None if new records may become known without news and without reading a split again."""
         states = self._splits.states.values()
-        if self._subscriptions is not None or self._splits.has_targets:
+        if self._splits.has_targets or any(state.cut_points or state.split.is_closed for state in states):
             return None
-        if any(state.cut_points or state.split.is_closed for state in states):
-            return None
-        until = min((state.reads.next_read_at for state in states), default=-math.inf)
-        return _NothingNew(start, listing, until)
+        read_at = min((state.reads.next_read_at for state in states if not state.is_pushed), default=math.inf)
+        return _NothingNew(start, listing, version, min(read_at, self._clock() + _LONGEST_QUIET))
 
     def _with_added(self, base: Offsets, listing: Listing) -> Offsets:
         """`base` itself, or, where streams were added to the query, with their starting positions."""

@@ -47,6 +47,13 @@ class SubscriptionProgress:
 class Subscriptions(Protocol):
     """The subscriptions that stay open between batches. Called by the planning thread alone."""
 
+    @property
+    def version(self) -> int:
+        """Rises with any news: records, the end of a split or of a subscription, a split that reaches its tip.
+
+        That a split stays at its tip is no news, and neither is silence.
+        """
+
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         """Keeps a subscription open to each of these splits, and to no other.
 
