@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,11 +16,11 @@ from memory_log import BROKEN, S0, SECOND, THROTTLED, MemoryLog, new_log, put_to
 from sluice.aws.calling.clients import client_for
 from sluice.errors import ServiceError
 from sluice.kinesis.agent.buffer_budget import BufferBudget
-from sluice.kinesis.agent.poller import EncodedPage, Poller, PollerSettings, Timing, page_log
+from sluice.kinesis.agent.poller import EncodedPage, Poller, PollerSettings, PollingPace, Timing, page_log
 from sluice.kinesis.agent.shard_buffer import ShardBuffer
 from sluice.kinesis.log.client import KinesisLog
 from sluice.kinesis.options.config import source_config_from_options
-from sluice.kinesis.shared.protocol import FAR_BEHIND, INTEGRITY_PROBLEM, NOT_READ
+from sluice.kinesis.shared.protocol import FAR_BEHIND, INTEGRITY_PROBLEM
 from sluice.kinesis.subscriptions.events import EventHead, decode_page
 from sluice.retry import Backoff
 from sluice.source.logs.stream_log import IteratorStart, Page, Record
@@ -32,13 +32,11 @@ HORIZON = IteratorStart("TRIM_HORIZON")
 PATIENT = 60.0
 
 
-@dataclass
-class Space:
+class Space(ShardBuffer):
     """Room for everything, which notes what is asked of it."""
 
-    unread_batches: int = 0
-    asked: list[Any] = field(default_factory=list)
-    is_drained: Callable[[], bool] = lambda: True
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
 
     def make_space(self, size: int) -> None:
         self.asked.append(size)
@@ -51,7 +49,6 @@ class Space:
 
     def wait_until_drained(self) -> None:
         self.asked.append("drained")
-        assert self.is_drained()
 
 
 class Pages:
@@ -322,18 +319,6 @@ def test_a_shard_that_falls_behind_is_left_to_tasks_when_batches_have_taken_its_
     assert len(bench.pages.read_at) == reads
 
 
-def test_a_shard_that_no_task_reads_here_is_polled_no_more() -> None:
-    """Tasks that can't reach the agent would read each record a second time."""
-    log = new_log()
-    bench = Bench(log)
-    bench.next()
-    bench.space.unread_batches = SETTINGS.most_unread
-
-    with pytest.raises(ServiceError, match="can they reach the agent") as raised:
-        bench.next()
-    assert raised.value.code == NOT_READ
-
-
 def test_there_is_space_before_a_page_is_read() -> None:
     """As much as the last page took, twice; what it does not need is given back."""
     log = new_log()
@@ -448,3 +433,44 @@ def test_an_answer_that_is_no_page_is_not_asked_for_again_here(
 
     assert getattr(raised.value, attribute)
     assert len(transport.calls) == 1
+
+
+# --- the pace ---------------------------------------------------------------------------------------------
+
+
+def reads_of(
+    pace: PollingPace,
+    seconds: float,
+    *,
+    refused: int = 0,
+    cost: float = 0.0,
+) -> list[float]:
+    """When a shard is read that answers at once, after so many refusals."""
+    times: list[float] = []
+    now = 0.0
+    while now + pace.wait(now) < seconds:
+        now += pace.wait(now)
+        if len(times) < refused:
+            pace.record_refusal(now)
+        else:
+            pace.record_page(now, cost)
+        times.append(now)
+    return times
+
+
+@pytest.mark.parametrize(
+    ("interval", "shards", "cost", "reads"),
+    [
+        pytest.param(0.2, 1, 0.0, 80, id="one of five reads a second is left to others"),
+        pytest.param(0.5, 1, 0.0, 40, id="getRecordsInterval holds for the agent, too"),
+        pytest.param(0.2, 1, 5.0, 4, id="a large page is paid for before the next read"),
+        pytest.param(0.2, 100, 0.0, 40, id="many shards share what one agent can read"),
+    ],
+)
+def test_how_often_a_shard_is_read(interval: float, shards: int, cost: float, reads: int) -> None:
+    assert len(reads_of(PollingPace(interval, lambda: shards, lambda: 0.0), 20, cost=cost)) == reads
+
+
+def test_refusals_double_the_pause_and_an_answer_sets_it_back() -> None:
+    times = reads_of(PollingPace(0.2, lambda: 1, lambda: 0.0), 12, refused=6)
+    assert [end - begin for begin, end in pairwise(times)][:7] == [0.5, 1.0, 2.0, 2.0, 2.0, 2.0, 0.25]

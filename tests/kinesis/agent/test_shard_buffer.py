@@ -473,21 +473,6 @@ def test_an_event_that_is_larger_than_its_space_takes_more() -> None:
     assert shared.held == 0
 
 
-def test_batches_that_pass_events_without_a_task_are_counted() -> None:
-    """Their tasks read elsewhere. A batch without events here says nothing."""
-    shard = buffer()
-    for number in range(1, 4):
-        fill(shard, (number, number))
-        shard.acknowledge(number)
-        shard.acknowledge(number)
-    assert shard.unread_batches == 3
-
-    fill(shard, (4, 4), (5, 5))
-    assert read(shard, 3, 4) == ["0004-0004."]
-    shard.acknowledge(5)
-    assert shard.unread_batches == 0
-
-
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_a_wait_until_batches_have_passed_all_events(*, is_closed: bool) -> None:
     shard = buffer()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -336,20 +335,6 @@ def test_the_retention_is_asked_for_once_a_stream(make: Callable[..., Bench]) ->
         assert isinstance(bench.report(), EventReceived)
 
     assert bench.retention_asked == 1
-
-
-def test_a_slow_answer_about_the_retention_holds_up_no_other_shard(
-    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one is judged at its next event."""
-    bench, answer = make(), threading.Event()
-    monkeypatch.setattr(bench.manager, "_ask_retention", lambda _stream: answer.wait(PATIENT) and 1e9)
-    for number in range(2):
-        source = bench.subscribe(split=SplitId(SPLIT.stream, str(number)))
-        source.outcomes.put(event(1, behind=22 * HOUR // 1000))
-    assert isinstance(bench.report(), EventReceived)
-    answer.set()
-    assert isinstance(bench.report(), EventReceived)
 
 
 def test_the_end_of_a_shard_ends_its_ranges(make: Callable[..., Bench]) -> None:

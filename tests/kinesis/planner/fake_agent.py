@@ -7,13 +7,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from sluice.channels.channel import Channel
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.planner.agent_client import AgentClient
-from sluice.kinesis.shared.launch import ON_THIS_HOST, AgentSetup
+from sluice.kinesis.planner.agent_process import AgentProcess
+from sluice.kinesis.shared.launch import AgentSetup
 from sluice.kinesis.shared.protocol import (
     ConsumersChanged,
     EventReceived,
@@ -38,7 +38,7 @@ AT_HORIZON = IteratorStart("TRIM_HORIZON")
 PATIENT = 120.0
 
 
-class FakeAgent:
+class FakeAgent(AgentProcess):
     """An agent whose messages the test writes, and whose orders it reads.
 
     Attributes:
@@ -46,9 +46,8 @@ class FakeAgent:
         ended: how long the client was ready to wait for the agent's end (seconds); None before it asked.
     """
 
-    pid = 4711
-
     def __init__(self, setup: AgentSetup) -> None:
+        self.pid = 4711
         ours, theirs = socket.socketpair()
         self.setup = setup
         self.channel = Channel(ours)
@@ -118,10 +117,6 @@ class Planning:
     def _renew(self, stream: str) -> str:
         self.renewed.put(stream)
         return self.new_arn
-
-    def guessed(self) -> AgentSetup:
-        """The client's set-up, where the agent is at an address that nobody has named."""
-        return replace(self.client._setup, place=replace(ON_THIS_HOST, is_guessed=True))
 
     @property
     def agent(self) -> FakeAgent:

@@ -75,22 +75,15 @@ class WaitingError(BaseException):
     """A thread of the agent would wait."""
 
 
-class Space:
-    """A buffer in which no wait blocks."""
+def without_waits(buffer: ShardBuffer) -> ShardBuffer:
+    """A buffer that raises where its thread would wait for batches."""
 
-    def __init__(self, buffer: ShardBuffer) -> None:
-        self._buffer = buffer
-        self.make_space = buffer.make_space
-        self.fit_space = buffer.fit_space
-        self.give_back_space = buffer.give_back_space
-
-    @property
-    def unread_batches(self) -> int:
-        return self._buffer.unread_batches
-
-    def wait_until_drained(self) -> None:
-        if self._buffer._events:
+    def wait_until_drained() -> None:
+        if buffer._events:
             raise WaitingError
+
+    buffer.wait_until_drained = wait_until_drained  # type: ignore[method-assign]
+    return buffer
 
 
 class SteppedManager(SubscriptionManager):
@@ -114,7 +107,6 @@ class _Link:
     """Stands where an `AgentSupervisor` does."""
 
     is_running = True
-    start_in = 0.0
 
     def __init__(self, agent: PolledAgent) -> None:
         self._agent = agent
@@ -295,7 +287,7 @@ class PolledAgent:
 
     def _open_source(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> EventSource:
         timing = Timing(self._log.monotonic, self._log.sleep, lambda: 0.5)
-        return Poller(self._log, split, start, Space(buffer), self._settings, timing=timing)
+        return Poller(self._log, split, start, without_waits(buffer), self._settings, timing=timing)
 
     def _report(self, message: FromAgent) -> None:
         if isinstance(message, SubscriptionEnded):

@@ -14,7 +14,7 @@ from integration.model.errors import ModelError
 from integration.model.log import service_error
 from integration.model.subscriptions import Subscription
 from integration.model.wire import JsonCodec
-from polled_agent import PolledAgent, Space, WaitingError
+from polled_agent import PolledAgent, WaitingError, without_waits
 
 from sluice.aws.wire.watchdog import Watchdog
 from sluice.errors import ServiceError
@@ -121,7 +121,7 @@ class SideBySideAgent(PolledAgent):
             return thread.at
 
         timing = PollerTiming(clock, thread.sleep, lambda: 0.5)
-        return Poller(self._log, split, start, Space(buffer), self._settings, timing=timing)
+        return Poller(self._log, split, start, without_waits(buffer), self._settings, timing=timing)
 
 
 class PushedAgent(SideBySideAgent):
@@ -155,5 +155,5 @@ class PushedAgent(SideBySideAgent):
 
         timing = Timing(thread.clock, thread.sleep, lambda: 0.5, thread.watchdog, thread.now, thread.now)
         subscriber = Subscriber(subscribe, split, start, _SETTINGS, timing)
-        subscriber.space = Space(buffer)
+        subscriber.space = without_waits(buffer)
         return subscriber

@@ -22,7 +22,7 @@ EVERY = "0.0.0.0"  # noqa: S104 - nothing listens
 @pytest.mark.parametrize(
     ("spark", "address", "bind", "place"),
     [
-        (LOCAL, None, None, AgentPlace("127.0.0.1", "127.0.0.1", is_guessed=True)),
+        (LOCAL, None, None, AgentPlace("127.0.0.1", "127.0.0.1")),
         (UNKNOWN, None, None, AgentPlace(SPARK_DRIVER, ALL)),
         (CLUSTER, None, None, AgentPlace(SPARK_DRIVER, "10.0.0.1")),
         (SparkSettings("yarn"), None, None, AgentPlace(SPARK_DRIVER, ALL)),

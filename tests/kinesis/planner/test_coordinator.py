@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from sluice import letterboxes
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.consumers import registration
+from sluice.kinesis.consumers import loaded, registration
 from sluice.kinesis.consumers.registrar import Consumer
 from sluice.kinesis.options.config import SourceConfig, source_config_from_options
 from sluice.kinesis.planner import coordinator as planner
@@ -28,8 +29,6 @@ from sluice.source.model.offsets import HORIZON, Closed, Offsets, SplitRange
 from sluice.source.model.read_figures import ReadFigures
 from sluice.source.model.splits import SplitId
 from sluice.source.reports.task_reports import send_report
-from sluice.spark.source import KinesisDataSource
-from sluice.spark.source_reader import make_stream_reader
 from sluice.spark_settings import SparkSettings
 
 STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks"
@@ -105,9 +104,13 @@ def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def config(options: Mapping[str, str] | None = None) -> SourceConfig:
+def config(
+    options: Mapping[str, str] | None = None, *, at_load: Mapping[str, str] | None = None
+) -> SourceConfig:
     base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
-    return source_config_from_options(base | dict(options or {}))
+    made = source_config_from_options(base | dict(options or {}))
+    assert made.fan_out is not None
+    return replace(made, fan_out=replace(made.fan_out, registered=at_load or {}))
 
 
 def agent_calls(coordinator: SourceCoordinator) -> list[Any]:
@@ -138,20 +141,27 @@ def test_a_driver_that_disconnects_and_lives_has_stopped_the_query(
 
 
 @pytest.mark.parametrize(
-    ("logged", "registered"),
+    ("logged", "at_load", "registered"),
     [
-        ({}, {}),
-        ({"clicks": ARN}, {"clicks": ARN}),
-        ({"clicks": OTHER_ARN}, {}),
-        ({"gone": ARN}, {}),
+        ({}, {}, {}),
+        ({"clicks": ARN}, {}, {"clicks": ARN}),
+        ({}, {"clicks": ARN}, {"clicks": ARN}),
+        ({"clicks": OTHER_ARN}, {"clicks": OTHER_ARN}, {}),
+        ({"gone": ARN}, {}, {}),
     ],
 )
 def test_a_consumer_registered_earlier_is_known_by_its_arn(
-    monkeypatch: pytest.MonkeyPatch, logged: Mapping[str, str], registered: Mapping[str, str]
+    monkeypatch: pytest.MonkeyPatch,
+    logged: Mapping[str, str],
+    at_load: Mapping[str, str],
+    registered: Mapping[str, str],
 ) -> None:
-    """By an earlier run. Another ARN is that of a consumer somebody else has registered."""
+    """By ``load()`` or by an earlier run. Another ARN is that of a consumer somebody else has registered."""
     monkeypatch.setattr(FakeRegistrar, "registers", False)
-    coordinator = KinesisSource(config()).create_coordinator()
+    for arn in at_load.values():
+        loaded.note(arn)
+    coordinator = KinesisSource(config(at_load=at_load)).create_coordinator()
+    assert not any(map(loaded.is_noted, at_load.values()))  # no other load takes it for its own
 
     coordinator.restore(Offsets({}, consumers=logged))
 
@@ -204,30 +214,18 @@ def test_without_an_agent_a_consumer_that_is_gone_is_registered_again(
     assert "clicks: the consumer is gone or going, and can't be registered" in caplog.text
 
 
-@pytest.mark.parametrize("registers", [True, False])
+@pytest.mark.parametrize(("now", "at_load"), [(True, {}), (False, {"clicks": ARN}), (False, {})])
 def test_a_batch_read_warns_of_a_consumer_that_stays(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, registers: bool
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, now: bool, at_load: dict[str, str]
 ) -> None:
-    """One that it has registered: Spark does not say when the last task has read."""
-    monkeypatch.setattr(FakeRegistrar, "registers", registers)
+    """One that it registered, now or at ``load()``: Spark does not say when the last task has read."""
+    monkeypatch.setattr(FakeRegistrar, "registers", now)
     monkeypatch.setattr(planner, "plan_bounded_read", lambda _source: [])
 
-    assignment = KinesisSource(config()).plan_bounded()[1]
+    assignment = KinesisSource(config(at_load=at_load)).plan_bounded()[1]
 
     assert assignment == FanOutAssignment({"clicks": ARN}, is_streaming=False)
-    assert ("stays registered" in caplog.text) == registers
-
-
-@pytest.mark.parametrize("registration_", ["lazy", "eager"])
-def test_a_plan_that_is_only_analysed_registers_nothing(
-    monkeypatch: pytest.MonkeyPatch, registration_: str
-) -> None:
-    """Spark asks for the schema at `load()`, and again for `explain()`, also after the query was stopped."""
-    monkeypatch.setattr(FakeRegistrar, "ensure", lambda *_: pytest.fail("registered"))
-    options = {"streamName": "clicks", "consumerName": "app", "consumerRegistration": registration_}
-    found: Any = KinesisDataSource(options)
-    found.schema()
-    assert make_stream_reader(found._source(streaming=True)) is not None
+    assert ("stays registered" in caplog.text) == (now or bool(at_load))
 
 
 def test_the_death_of_the_driver_is_noticed() -> None:

@@ -9,7 +9,7 @@ from polled_agent import CONFIG
 
 from sluice.kinesis.planner.agent_client import AgentClient
 from sluice.kinesis.shared.launch import AgentSetup
-from sluice.kinesis.shared.protocol import FAR_BEHIND, NOT_READ, Subscribe, SubscriptionEnded, ToAgent
+from sluice.kinesis.shared.protocol import FAR_BEHIND, Subscribe, SubscriptionEnded, ToAgent
 from sluice.source.model.offsets import HORIZON
 from sluice.source.model.splits import SplitId
 
@@ -61,26 +61,10 @@ class Planning:
         return self.now - began
 
 
-def test_a_shard_behind_its_tip_is_tried_again_soon_and_then_more_rarely() -> None:
-    """An attempt costs one record; and the shard may have been read to its tip by now."""
-    planning = Planning()
-    planning.client.follow({SPLIT: HORIZON})
-    pauses = []
-    for _ in range(5):
-        planning.end(FAR_BEHIND)
-        pauses.append(planning.seconds_to_next_attempt())
-    planning.now += 60.0
-    planning.end(FAR_BEHIND)
-
-    assert pauses == [5.0, 10.0, 20.0, 30.0, 30.0]
-    assert planning.seconds_to_next_attempt() == 5.0
-
-
 @pytest.mark.parametrize(
     ("code", "pause", "level"),
     [
-        (FAR_BEHIND, 5.0, logging.INFO),
-        (NOT_READ, 300.0, logging.WARNING),
+        (FAR_BEHIND, 10.0, logging.INFO),
         ("AccessDeniedException", 10.0, logging.WARNING),
         ("ResourceNotFoundException", 10.0, logging.WARNING),
     ],

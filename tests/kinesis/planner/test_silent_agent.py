@@ -211,18 +211,6 @@ def test_the_wait_for_an_agent_includes_the_next_one(make: Callable[..., Plannin
     assert not waiting.is_alive()
 
 
-def test_no_agent_is_waited_for_where_none_starts(make: Callable[..., Planning]) -> None:
-    """Tasks go on without, rather than late."""
-    planning = make(subscribeToShardFallback="fail")
-    planning.launch_error = OSError("no memory")
-    for _ in range(3):
-        planning.client.start()
-        planning.now += 60.0
-    planning.client.start()
-
-    planning.client.wait_for_agent(1e9)
-
-
 # --- a subscription that is silent ----------------------------------------------------------------------
 
 

@@ -264,7 +264,7 @@ def test_an_agent_that_is_gone_raises_a_retryable_error() -> None:
 
 def test_a_task_waits_for_a_silent_agent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have many ranges to read from it, one after the other. It polls those that follow."""
-    monkeypatch.setattr(publishers, "_HUNG_AFTER", 0.05)
+    monkeypatch.setattr(publishers, "SILENT_AFTER", 0.5)
     goes_on = threading.Event()
     with closing(Agent()) as agent:
         agent.stands_still = goes_on

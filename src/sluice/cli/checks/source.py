@@ -8,6 +8,7 @@ from typing import Any, Final
 from sluice.aws.names.arns import consumer_path
 from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity
+from sluice.kinesis.consumers.calls import NOT_CREATED
 from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.options.fan_out import FanOutConfig
 from sluice.kinesis.options.streams import StreamRef
@@ -136,7 +137,19 @@ def _check_consumer(
         identity.may(
             "kinesis:RegisterStreamConsumer", arn, why="it would register a consumer, which is billed"
         )
-    found = given or (status or {}).get("ConsumerARN") or f"{arn}/consumer/{name}:*"
+    found = given or (status or {}).get("ConsumerARN")
+    if found is None:
+        # The query describes the consumer that it has registered by its ARN, which IAM decides on its own.
+        findings.attempt(
+            "kinesis",
+            "DescribeStreamConsumer",
+            f"{target}:*",
+            {"ConsumerARN": f"{arn}/consumer/{name}:{NOT_CREATED}"},
+            action="kinesis:DescribeStreamConsumer",
+            read=lambda _answer: None,
+            fine={"ResourceNotFoundException": "allowed"},
+        )
+        found = f"{arn}/consumer/{name}:*"
     if not given and fan_out.deregister:
         identity.may("kinesis:DeregisterStreamConsumer", found, why="it would end the consumer")
     identity.may(

@@ -102,8 +102,7 @@ class Agent:
         self._consumers = ConsumersChanged({}, ())
         self._contested: set[str] = set()
         self._figures = ReadFigures()
-        is_polling = setup.config.fan_out is None
-        workers = WorkerAgents(self.report, is_polling=is_polling) if assigns_to_workers else None
+        workers = WorkerAgents(self.report) if assigns_to_workers else None
         join = None if workers is None else workers.join
         self.server = RangeServer(
             setup.place.host,

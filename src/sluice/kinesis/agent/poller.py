@@ -4,6 +4,9 @@ A `Poller` stands where a `Subscriber` does: the manager of an agent asks it for
 and gets pages of ``GetRecords``, as they came. It opens iterators and checks that no record is missing as
 planner and tasks do, with a `Cursor`.
 
+Kinesis allows 5 reads a second of each shard, and 2 MiB, to all that poll it together. An agent takes four of
+the five, and leaves one to the planner, to a task that reads by itself, or to another application.
+
 Only the tip is read here. Where a shard is far behind it, tasks read faster than one agent could for all of
 them: the poller ends, and may be asked again later.
 """
@@ -11,18 +14,19 @@ them: the poller ends, and may be asked again later.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from sluice.errors import DataLossError, ServiceError
-from sluice.kinesis.agent.polling_pace import PollingPace
+from sluice.kinesis.agent.shard_buffer import ShardBuffer
 from sluice.kinesis.log.client import KinesisLog, answer_size
 from sluice.kinesis.options.config import SourceConfig
-from sluice.kinesis.shared.protocol import FAR_BEHIND, INTEGRITY_PROBLEM, NOT_READ
+from sluice.kinesis.shared.protocol import FAR_BEHIND, INTEGRITY_PROBLEM
 from sluice.kinesis.subscriptions.events import EventHead, decode_head
 from sluice.retry import Backoff
 from sluice.source.logs.cursor import Cursor
@@ -33,7 +37,15 @@ from sluice.source.model.offsets import HORIZON, AtTime, Position, before
 from sluice.source.model.read_figures import ReadFigures
 from sluice.source.model.splits import SplitId
 
-__all__ = ["EncodedPage", "PageSpace", "Poller", "PollerSettings", "Timing", "page_log", "read_encoded_page"]
+__all__ = [
+    "EncodedPage",
+    "Poller",
+    "PollerSettings",
+    "PollingPace",
+    "Timing",
+    "page_log",
+    "read_encoded_page",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +58,16 @@ _PAGE_RECORDS: Final = 1_900
 unless the user wants CBOR, and heads are found faster in JSON."""
 _SMALLEST_SPACE: Final = 64 * 1024
 """Bytes of space for a page before its size is known. If the last page was large, twice its size."""
+
+
+_SHORTEST_PAUSE: Final = 0.25
+"""Seconds from the answer to a read to the next read."""
+_LONGEST_PAUSE: Final = 2.0
+"""The same for a shard that refuses most reads."""
+_SPREAD: Final = 0.1
+"""Share by which a pause is longer, at random and at most: shards should not be read in step."""
+_READS: Final = 200.0
+"""Reads a second that one agent makes of all its shards together, at most. Each takes 1 ms of CPU."""
 
 
 class _RecordHead(NamedTuple):
@@ -100,26 +122,6 @@ def page_log(config: SourceConfig) -> KinesisLog:
     return KinesisLog.of(config, is_endpoint_known=True, read_page=read_page)
 
 
-class PageSpace(Protocol):
-    """What a poller needs of a `ShardBuffer`."""
-
-    @property
-    def unread_batches(self) -> int:
-        """How many batches in a row have passed pages that no task was sent."""
-
-    def make_space(self, size: int) -> None:
-        """Blocks until a page of this size (bytes) may be received, or the buffer is closed."""
-
-    def fit_space(self, size: int) -> None:
-        """The page for which there is space has come, and has no more than `size` bytes."""
-
-    def give_back_space(self) -> None:
-        """The page for which there is space has not come, or holds no record."""
-
-    def wait_until_drained(self) -> None:
-        """Blocks until batches have passed all pages, or the buffer is closed."""
-
-
 @dataclass(frozen=True)
 class PollerSettings:
     """When a poller reads, and when it ends. Times are seconds.
@@ -133,7 +135,6 @@ class PollerSettings:
             read the shard.
         report_every: how often a page is handed out that says nothing new, so that the planner knows that the
             shard is read.
-        most_unread: batches in a row whose tasks may read elsewhere before the poller ends.
     """
 
     page_limit: int
@@ -142,7 +143,6 @@ class PollerSettings:
     most_behind: float = 10.0
     settling: float = 1.0
     report_every: float = 2.0
-    most_unread: int = 300
 
     @classmethod
     def of(cls, config: SourceConfig) -> PollerSettings:
@@ -169,6 +169,43 @@ class Timing:
 _REAL_TIME: Final = Timing()
 
 
+class PollingPace:
+    """Says when a shard may be read next. Used by one thread.
+
+    Args:
+        interval: the shortest pause that the user wants (seconds).
+        shards: how many shards the agent reads now.
+        jitter: gives a number in [0, 1).
+    """
+
+    def __init__(self, interval: float, shards: Callable[[], int], jitter: Callable[[], float]) -> None:
+        self._shortest = self._pause = max(interval, _SHORTEST_PAUSE)
+        self._shards = shards
+        self._jitter = jitter
+        self._next_read_at = -math.inf
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next read, at `now` (monotonic seconds)."""
+        return max(0.0, self._next_read_at - now)
+
+    def record_page(self, now: float, cost: float) -> None:
+        """A read was answered; the shard may be read again after `cost` seconds, see `page_cost`."""
+        self._pause = self._shortest
+        self._next_read_at = now + max(self._spread_pause(), cost)
+
+    def record_refusal(self, now: float) -> None:
+        """The service has refused a read because of load: the pause doubles."""
+        self._pause = max(self._shortest, min(2 * self._pause, _LONGEST_PAUSE))
+        self._next_read_at = now + self._spread_pause()
+
+    def delay(self, now: float, seconds: float) -> None:
+        """The next read is at least `seconds` away."""
+        self._next_read_at = max(self._next_read_at, now + seconds)
+
+    def _spread_pause(self) -> float:
+        return max(self._pause, self._shards() / _READS) * (1 + self._jitter() * _SPREAD)
+
+
 class Poller:
     """The pages of one shard from a position on, each record once and in order. An `EventSource`.
 
@@ -193,7 +230,7 @@ class Poller:
         log: StreamLog,
         split: SplitId,
         start: IteratorStart,
-        space: PageSpace,
+        space: ShardBuffer,
         settings: PollerSettings,
         *,
         shards: Callable[[], int] = lambda: 1,
@@ -226,9 +263,8 @@ class Poller:
             The page as it came, and what is new in it; see `EventHead.skipped`.
 
         Raises:
-            ServiceError: the shard is far behind its tip (code `FAR_BEHIND`), tasks do not read from here
-                (`NOT_READ`), records may have expired (`INTEGRITY_PROBLEM`), too many reads in a row have
-                failed, or `close` was called.
+            ServiceError: the shard is far behind its tip (code `FAR_BEHIND`), records may have expired
+                (`INTEGRITY_PROBLEM`), too many reads in a row have failed, or `close` was called.
         """
         while True:
             self._check_wanted()
@@ -266,7 +302,7 @@ class Poller:
         self._failures = 0
         self._last_size = len(page.body)
         now = self._clock()
-        self._pace.record_page(now, has_records=bool(page.records), cost=page_cost(page))
+        self._pace.record_page(now, page_cost(page))
         if not self._has_read:
             self._pace.delay(now, self._settings.settling)
         if page.count >= limit and page.millis_behind == 0:
@@ -309,18 +345,12 @@ class Poller:
             raise self._far_behind()
 
     def _check_wanted(self) -> None:
-        """Raises the error that ends the poller, if no task uses its pages."""
+        """Raises the error that ends the poller, if it is closed or tasks get to the tip sooner."""
         self._check_not_closed()
         if self._is_far_behind:
             self._space.wait_until_drained()
             self._check_not_closed()
             raise self._far_behind()
-        if self._space.unread_batches >= self._settings.most_unread:
-            raise self._error(
-                f"the tasks of {self._settings.most_unread} batches have not read from the agent that polls "
-                "it: can they reach the agent?",
-                NOT_READ,
-            )
 
     def _far_behind(self) -> ServiceError:
         return self._error(

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,6 @@ from sluice.channels.acceptor import Acceptor, RareWarning, listen
 from sluice.channels.channel import Address, Channel
 from sluice.channels.tls import Certificate
 from sluice.errors import ServiceError
-from sluice.kinesis.agent.answer_threads import AnswerThreads
 from sluice.kinesis.agent.shard_buffer import RangeUnavailable
 from sluice.kinesis.shared.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, decode_first_frame
 
@@ -87,7 +87,7 @@ class RangeServer:
         if (certificate := place.certificate) is not None:
             fingerprint, tls = certificate.fingerprint, certificate.context
         self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES), fingerprint)
-        self._threads = AnswerThreads(self._handle_request, _MOST_ANSWERS)
+        self._threads = ThreadPoolExecutor(_MOST_ANSWERS, "sluice-answer")
         self._no_thread = RareWarning()
         self._acceptor = Acceptor(listener, self.address, self._submit, tls=tls)
         self._acceptor.start()
@@ -95,9 +95,12 @@ class RangeServer:
     def close(self) -> None:
         """Accepts no more connections, and no more requests. Those that were accepted are answered."""
         self._acceptor.close()
+        self._threads.shutdown(wait=False)
 
     def _submit(self, channel: Channel) -> None:
-        if not self._threads.submit(channel):
+        try:
+            self._threads.submit(self._handle_request, channel)
+        except RuntimeError:  # the system allows no more threads, or the server is closed
             channel.close()
             self._no_thread.log(
                 "port %d: no thread to serve a range; its task polls, and the next one may be served",

@@ -38,7 +38,6 @@ class _Event:
         size: bytes that it takes of the budget.
         is_lent: they are lent, so that it is dropped when it was sent.
         being_sent: how many tasks are being sent it.
-        was_sent: a task has been sent it.
     """
 
     payload: bytes | memoryview
@@ -47,7 +46,6 @@ class _Event:
     is_lent: bool
     being_sent: int = 0
     is_dropped: bool = False
-    was_sent: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +86,6 @@ class ShardBuffer:
         self._dropped = -1  # the newest event that was dropped
         self._sent_and_lent = -1  # the newest event that was sent and has to be dropped, as its space is lent
         self._has_ended = False
-        self._unread_batches = 0
         self._close_reason: str | None = None
         self._readers: set[_Reader] = set()
         self._changed = threading.Condition()
@@ -97,13 +94,6 @@ class ShardBuffer:
     def size(self) -> int:
         """Bytes that it takes of the budget."""
         return self._share.held
-
-    @property
-    def unread_batches(self) -> int:
-        """How many batches in a row have passed events that no task was sent. Batches without events here do
-        not count.
-        """
-        return self._unread_batches
 
     def wait_until_drained(self) -> None:
         """Blocks until batches have passed all events, or the buffer is closed."""
@@ -166,10 +156,6 @@ class ShardBuffer:
         with self._changed:
             self._coverage.advance_to(number)
             self._acknowledged = max(self._acknowledged, number)
-            passed = [event for event in self._events if event.last <= number]
-            if passed:
-                was_sent = any(event.was_sent for event in passed)
-                self._unread_batches = 0 if was_sent else self._unread_batches + 1
             self._drop(number)
             self._changed.notify_all()
 
@@ -250,7 +236,6 @@ class ShardBuffer:
                 return None
             event = self._events[reader.place - self._first_place]
             event.being_sent += 1
-            event.was_sent = True
             return event
 
     def _finish_sending(self, reader: _Reader, event: _Event) -> None:

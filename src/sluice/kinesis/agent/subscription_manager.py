@@ -127,7 +127,6 @@ class SubscriptionManager:
         self._now = now
         self._ask_retention = retention
         self._retentions: dict[str, float] = {}
-        self._asking: set[str] = set()  # streams whose retention some thread asks for at this moment
         self._lock = threading.Lock()
         self._subscriptions: dict[SplitId, _ShardSubscription] = {}
 
@@ -252,21 +251,16 @@ class SubscriptionManager:
         behind = head.millis_behind / 1000
         if behind > UNTRIMMED_AGE:
             retention = self._retention(subscription.request.split.stream)
-            if retention is not None and behind > retention * _SAFE_PART:
+            if behind > retention * _SAFE_PART:
                 return f"it is {behind / 3600:.1f} h behind, and records may expire before they are pushed"
         return None
 
-    def _retention(self, stream: str) -> float | None:
-        """Of a stream (seconds); None while another thread asks: the next event is soon enough."""
+    def _retention(self, stream: str) -> float:
+        """Of a stream (seconds). While one thread asks, others that need it wait."""
         with self._lock:
-            if stream in self._retentions or stream in self._asking:
-                return self._retentions.get(stream)
-            self._asking.add(stream)
-        try:
-            self._retentions[stream] = self._ask_retention(stream)
-        finally:
-            self._asking.discard(stream)
-        return self._retentions[stream]
+            if stream not in self._retentions:
+                self._retentions[stream] = self._ask_retention(stream)
+            return self._retentions[stream]
 
     def _event_received(
         self, subscription: _ShardSubscription, payload: bytes | memoryview, head: EventHead

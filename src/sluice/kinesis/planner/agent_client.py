@@ -12,18 +12,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
-from sluice.channels.channel import SPARK_DRIVER, Address
+from sluice.channels.channel import Address
 from sluice.kinesis.options.agent import AGENT_ADDRESS, AGENT_PORTS
 from sluice.kinesis.planner.agent_consumers import AgentConsumers
-from sluice.kinesis.planner.agent_process import AgentProcess, RunningAgent
+from sluice.kinesis.planner.agent_process import AgentProcess
 from sluice.kinesis.planner.agent_supervisor import AgentSupervisor, SupervisedAgent
-from sluice.kinesis.planner.agent_use import AgentUse
 from sluice.kinesis.planner.shard_subscription import ShardSubscription
 from sluice.kinesis.planner.shard_subscriptions import CONSUMER_MISSING, ShardSubscriptions, described
-from sluice.kinesis.shared.launch import AgentPlace, AgentSetup
+from sluice.kinesis.shared.launch import AgentSetup
 from sluice.kinesis.shared.protocol import (
     FAR_BEHIND,
     TAKEN_OVER,
@@ -49,9 +47,8 @@ __all__ = ["AgentClient"]
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_START_PAUSE: Final = 5.0
-"""Seconds. If the next agent may not be started sooner, because others failed to start, it is not waited
-for."""
+_UNREACHED_FOR: Final = 60.0
+"""Seconds of batches whose tasks have asked agents for nothing, after which agents are not used any more."""
 _START_INTERVAL: Final = 0.5
 """Seconds between attempts to start an agent while one is waited for."""
 
@@ -73,7 +70,7 @@ class AgentClient:
 
     Attributes:
         release: called, in a thread of its own, when no task reaches an agent, so that consumers are not
-            used. `renew` is called for each consumer when the query subscribes again.
+            used any more.
     """
 
     def __init__(  # noqa: PLR0913 - a query's agent, its consumers, and what tests replace
@@ -83,7 +80,7 @@ class AgentClient:
         *,
         renew: Callable[[str], str] | None,
         figures: ReadFigures | None = None,
-        launch: Callable[[AgentSetup], RunningAgent] = AgentProcess,
+        launch: Callable[[AgentSetup], AgentProcess] = AgentProcess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         fan_out = setup.config.fan_out
@@ -99,9 +96,11 @@ class AgentClient:
         self._setup = setup
         self._is_closed = False
         self._launch = launch
-        self._supervisor = AgentSupervisor(self._streams, lambda: launch(self._setup), clock)
+        self._supervisor = AgentSupervisor(self._streams, lambda: launch(setup), clock)
         self._consumers = AgentConsumers(arns, self._send)
-        self._use = AgentUse(clock)
+        self._is_unreached = False
+        self._has_assigned = False  # since tasks have asked for a range
+        self._unasked_since: float | None = None
         self.release: Callable[[], None] = lambda: None
         self._address: Address | None = None
         self._listens = threading.Event()
@@ -178,16 +177,13 @@ class AgentClient:
         Called for each batch.
         """
         with self._lock:
-            self._judge_use()
-            if self._use.is_paused:
+            self._check_reached()
+            if self._is_unreached:
                 return {}
             found = self._agents(splits)
-            has_no_hosts = self._on_workers and not self._hosts
-            is_awaited = has_no_hosts and self._address is not None
-            if is_awaited and splits:
-                self._use.record_awaiting_batch()
-            else:
-                self._use.record_batch(len(found))
+            # Tasks start the agents on worker hosts, which may not reach the one that they have to join.
+            is_awaited = self._on_workers and not self._hosts and self._address is not None and bool(splits)
+            self._has_assigned = self._has_assigned or bool(found) or is_awaited
             return found
 
     def _agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
@@ -246,15 +242,14 @@ class AgentClient:
     def wait_for_agent(self, seconds: float) -> None:
         """Blocks until an agent listens and is not silent, for at most `seconds`.
 
-        Returns sooner if none runs and it takes long until the next one may be started, or this is closed.
+        Returns sooner if this is closed.
         """
         end = self._clock() + seconds
         while not self._is_closed:
             self.start()
-            left = end - self._clock()
-            if self._listens.is_set() or left <= 0 or self._supervisor.start_in > _LONGEST_START_PAUSE:
+            if self._listens.is_set() or self._clock() >= end:
                 return
-            self._listens.wait(min(left, _START_INTERVAL))
+            self._listens.wait(_START_INTERVAL)
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         """See `Subscriptions.follow`.
@@ -264,11 +259,7 @@ class AgentClient:
         """
         with self._lock:
             self.start()
-            if self._use.begin_resume():
-                threading.Thread(target=self._resume, daemon=True).start()
-            if self._use.is_paused:
-                positions = {}
-            if not self._supervisor.is_running or self._supervisor.is_silent:
+            if self._is_unreached or not self._supervisor.is_running or self._supervisor.is_silent:
                 return  # the next agent, or this one when it speaks again, is told where batches are by then
             self._subscriptions.follow(positions)
 
@@ -307,54 +298,33 @@ class AgentClient:
 
     # --- agents that no task reaches ------------------------------------------------------------------
 
-    def _judge_use(self) -> None:
-        """Ends subscriptions that tasks can't reach, which cost money, and says so."""
-        if self._use.is_unused:
-            self._use.reset()
-            if self._may_poll:
-                self._handle_unused()
-        elif (part := self._use.find_small_part()) is not None:
-            _log.warning(
-                "%s: tasks have asked agents for %d of the %d ranges that these hold, and poll the "
-                "others: some hosts can't connect to all agents; see their executors' logs for the addresses",
-                self._streams,
-                *part,
-            )
+    def _check_reached(self) -> None:
+        """Ends subscriptions that no task reaches, which cost money, and says so once. Called for each batch.
 
-    def _handle_unused(self) -> None:
-        problem = f"no task has reached the agent at {self._address}, or asked it for anything"
-        if self._setup.place.is_guessed:
-            self._setup = replace(self._setup, place=AgentPlace(SPARK_DRIVER, ""))
-            _log.warning("%s: %s; another one is started, at Spark's own address", self._streams, problem)
-            self._supervisor.restart()
+        A task that cannot connect to an agent polls. But an agent tells how many ranges it is asked for.
+        """
+        if not self._has_assigned or self._is_unreached or not self._may_poll:
             return
-        pause = self._use.begin_pause()
+        now = self._clock()
+        if self._unasked_since is None:
+            self._unasked_since = now  # the first batch that could ask has ended
+        if now - self._unasked_since < _UNREACHED_FOR:
+            return
+        self._is_unreached = True
+        self._version += 1
         _log.warning(
-            "%s: %s, for a minute: everything is polled. Subscriptions are ended, and consumers that this "
-            "query registered are deregistered; next attempt in %.0f min. Let workers connect to the driver "
-            "at the ports of option '%s', or name an address that they reach: option '%s'"
-            if self._renew
-            else "%s: %s, for a minute: planner and tasks poll; next attempt in %.0f min. Let workers "
-            "connect to the driver at the ports of option '%s', or name an address that they reach: option "
-            "'%s'",
+            "%s: no task has reached the agent at %s, or asked it for anything, for a minute: everything is "
+            "polled until the query is started again. Subscriptions are ended, and consumers that this query "
+            "registered are deregistered. Let workers connect to the driver host at the ports of option "
+            "'%s', or name an address that they reach: option '%s'",
             self._streams,
-            problem,
-            pause / 60,
+            self._address,
             AGENT_PORTS.key,
             AGENT_ADDRESS.key,
         )
         # Before the consumers go, which would be an error of each subscription.
         self._subscriptions.follow({})
         threading.Thread(target=self.release, daemon=True).start()
-
-    def _resume(self) -> None:
-        """Subscribes again after a pause, with consumers that are there; in a thread of its own."""
-        if self._renew is not None:
-            for stream in self._consumers.streams:
-                self._renew_consumer(self._renew, stream)
-        with self._lock:
-            self._use.end_pause()
-        _log.info("%s: subscribing again; tasks may reach the agent by now", self._streams)
 
     # --- messages of the agent ------------------------------------------------------------------------
 
@@ -374,6 +344,7 @@ class AgentClient:
             self._address = None
             self._listens.clear()
             self._subscriptions.forget()
+            self._version += 1
             self._hosts, self._silent_hosts = frozenset(), 0
             self._buffers = {}
         code = agent.end()
@@ -398,7 +369,7 @@ class AgentClient:
                 case BufferHeld():
                     self._buffers[message.host] = message
                 case RangesAsked():
-                    self._use.record_asked(message.count)
+                    self._has_assigned, self._unasked_since = False, None
                 case CallsCounted(split, refused, retries):
                     self._figures.count_call(split, refused=refused, retries=retries)
                 case EventReceived() | SubscriptionEnded():
@@ -428,7 +399,7 @@ class AgentClient:
         )
         if is_taken_over:
             self._consumers.mark_contested(stream, ended.consumer)
-        if self._use.is_paused:
+        if self._is_unreached:
             return  # the consumer is not wanted
         # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
         may_be_missing = ended.code in (CONSUMER_MISSING, TAKEN_OVER)

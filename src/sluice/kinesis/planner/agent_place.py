@@ -46,7 +46,7 @@ def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
             )
         return AgentPlace(given, given if bind is None else bind)
     if spark.is_local:
-        return AgentPlace(bind or _LOOPBACK, _LOOPBACK if bind is None else bind, bind is None)
+        return AgentPlace(bind or _LOOPBACK, _LOOPBACK if bind is None else bind)
     if bind is None:
         return AgentPlace(SPARK_DRIVER, spark.bind or _ALL)
     return AgentPlace(bind or SPARK_DRIVER, bind)

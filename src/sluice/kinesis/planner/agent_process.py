@@ -11,54 +11,27 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sluice.channels.channel import Channel
 from sluice.channels.processes import child_environment
 from sluice.kinesis.shared.launch import HELD_SIGNALS, STOP, AgentSetup, agent_command
 
-__all__ = ["AgentProcess", "RunningAgent", "StopSignals", "is_alive"]
-
-
-class RunningAgent(Protocol):
-    """What the planning process needs of an agent that it has started."""
-
-    @property
-    def channel(self) -> Channel:
-        """What the link to the agent runs over. The agent ends when it closes."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id, for the log."""
-
-    def tell_stop(self) -> bool:
-        """Tells the agent that the query is being stopped, so that it deregisters consumers at its end.
-
-        Takes no lock: signal handlers call it.
-
-        Returns:
-            Whether the agent is there.
-        """
-
-    def close(self) -> None:
-        """Closes the link."""
-
-    def end(self, patience: float) -> int:
-        """Closes the link, and kills the agent if it has not ended in `patience` seconds.
-
-        Returns:
-            Its exit code.
-        """
+__all__ = ["AgentProcess", "StopSignals", "is_alive"]
 
 
 class AgentProcess:
-    """A `RunningAgent` in a process of its own.
+    """An agent beside the driver in a process of its own.
 
     It has a session of its own, so that no signal to this process' group reaches it. A signal to each process
     of the application does; `sluice.kinesis.agent.termination` says what it does then.
 
     Raises:
         OSError: the process can't be started.
+
+    Attributes:
+        channel: what the link to the agent runs over. The agent ends when it closes.
+        pid: its process id, for the log.
     """
 
     def __init__(self, setup: AgentSetup) -> None:
@@ -89,20 +62,32 @@ class AgentProcess:
             self.channel.send(pickle.dumps(setup))
 
     def tell_stop(self) -> bool:
-        """See `RunningAgent.tell_stop`."""
+        """Tells the agent that the query is being stopped, so that it deregisters consumers at its end.
+
+        Takes no lock: signal handlers call it.
+
+        Returns:
+            Whether the agent is there.
+        """
         with contextlib.suppress(OSError):  # it has died
             return self._stop is not None and os.write(self._stop, STOP) > 0
         return False
 
     def close(self) -> None:
-        """See `RunningAgent.close`."""
+        """Closes the link."""
         self.channel.close()
         descriptor, self._stop = self._stop, None
         if descriptor is not None:
             os.close(descriptor)
 
     def end(self, patience: float) -> int:
-        """See `RunningAgent.end`. SIGKILL also ends a process that is stopped."""
+        """Closes the link, and kills the agent if it has not ended in `patience` seconds.
+
+        SIGKILL also ends a process that is stopped.
+
+        Returns:
+            Its exit code.
+        """
         self.close()
         try:
             return self._process.wait(patience)

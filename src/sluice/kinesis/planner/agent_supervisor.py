@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sluice.kinesis.planner.agent_process import RunningAgent
+from sluice.kinesis.planner.agent_process import AgentProcess
 from sluice.kinesis.shared.link import GIVEN_UP_AFTER, SILENT_AFTER, Link
 from sluice.kinesis.shared.protocol import ToAgent, encode
 from sluice.retry import Backoff
@@ -36,7 +36,7 @@ class SupervisedAgent:
         is_given_up: it has not answered for too long.
     """
 
-    process: RunningAgent
+    process: AgentProcess
     link: Link
     has_listened: bool = False
     why_not: str = ""
@@ -66,7 +66,7 @@ class AgentSupervisor:
         recoveries: how often an agent spoke again after a silence.
     """
 
-    def __init__(self, name: str, launch: Callable[[], RunningAgent], clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, launch: Callable[[], AgentProcess], clock: Callable[[], float]) -> None:
         self._name = name
         self._launch = launch
         self._clock = clock
@@ -80,11 +80,6 @@ class AgentSupervisor:
     @property
     def is_running(self) -> bool:
         return self._agent is not None
-
-    @property
-    def start_in(self) -> float:
-        """Seconds until an agent may be started; 0 where one runs."""
-        return 0.0 if self._agent is not None else max(0.0, self._next_start - self._clock())
 
     @property
     def is_silent(self) -> bool:
@@ -197,7 +192,7 @@ class AgentSupervisor:
         )
 
     def tell_stop(self) -> bool:
-        """See `RunningAgent.tell_stop`."""
+        """See `AgentProcess.tell_stop`."""
         agent = self._agent
         return agent is not None and agent.process.tell_stop()
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sluice.errors import SluiceError
+from sluice.kinesis.consumers import loaded as loaded_consumers
 from sluice.kinesis.consumers.registrar import ConsumerRegistrar
 from sluice.kinesis.consumers.registration import ensure_all
 from sluice.kinesis.options.config import SourceConfig
@@ -46,7 +47,7 @@ class FanOutCoordinator(SourceCoordinator):
         self._driver = os.getppid()
         self._fan_out = fan_out
         self._arns: dict[str, str] = {}
-        self._registered: dict[str, str] = {}
+        self._registered = dict(fan_out.registered)
         self._restored: Mapping[str, str] = {}
         self._logged: frozenset[str] = frozenset()
         self._clock = time.monotonic
@@ -71,6 +72,8 @@ class FanOutCoordinator(SourceCoordinator):
             for stream in config.streams:
                 self._arns[stream.name] = self._ensure_consumer(stream.name)
             self._agent.set_consumers(self._arns)
+            for arn in fan_out.registered.values():
+                loaded_consumers.forget(arn)
             if not self._has_agent:
                 super().__init__(source, spark=spark)
             else:
@@ -197,15 +200,15 @@ class FanOutCoordinator(SourceCoordinator):
             self._agent.start()  # also with agent=none: the agent deregisters when the query is stopped
 
 
-def register_for_bounded_read(config: SourceConfig) -> FanOutAssignment:
+def register_for_bounded_read(config: SourceConfig, fan_out: FanOutConfig) -> FanOutAssignment:
     """Registers the consumers of a batch read; returns how its tasks use them.
 
     Raises:
         SluiceError: as `ensure_all`.
     """
     consumers = ensure_all(config)
-    for consumer in consumers.values():
-        if consumer.registered:
+    for stream, consumer in consumers.items():
+        if consumer.registered or fan_out.registered.get(stream) == consumer.arn:
             # Spark does not say when the last task has read, so nothing can deregister it.
             _log.warning(
                 "consumer %s was registered for a batch read, and stays registered: "

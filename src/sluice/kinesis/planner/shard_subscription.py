@@ -51,7 +51,7 @@ class ShardSubscription:
         self._acknowledged = -1
         self._cut_points: list[CutPoint] = []
         self._last_event: EventReceived | None = None
-        self._heard_at = self._opened_at = clock()
+        self._heard_at = clock()
         self._retry_at = 0.0
         self._left_behind_since: float | None = None
         self._version = next(_versions)
@@ -110,11 +110,6 @@ class ShardSubscription:
     def server(self) -> Server | None:
         """The agent that has its records; None before the first event."""
         return None if self._last_event is None else self._last_event.server
-
-    @property
-    def age(self) -> float:
-        """Seconds since it was asked for."""
-        return self._clock() - self._opened_at
 
     @property
     def has_new_records(self) -> bool:

@@ -10,9 +10,7 @@ from sluice.errors import ServiceError
 from sluice.instants import iso_instant
 from sluice.kinesis.planner.shard_subscription import ShardSubscription
 from sluice.kinesis.shared.protocol import (
-    FAR_BEHIND,
     INTEGRITY_PROBLEM,
-    NOT_READ,
     TAKEN_OVER,
     Acknowledge,
     Subscribe,
@@ -20,7 +18,6 @@ from sluice.kinesis.shared.protocol import (
     ToAgent,
     Unsubscribe,
 )
-from sluice.retry import Backoff
 from sluice.source.logs.cursor import iterator_start
 from sluice.source.model.offsets import After, AtTime, Position
 from sluice.source.model.splits import SplitId
@@ -37,12 +34,7 @@ _SUBSCRIBE_RETRY: Final = 10.0
 """Seconds from the end of a subscription that the service ended or refused to the next one."""
 _LONG_RETRY: Final = 300.0
 """Seconds to the next subscription after an end whose reason will last: another reader has taken over the
-shard, and the two would take it from each other again and again; records are about to expire; or no task
-reads what the agent polls."""
-_FAR_BEHIND_RETRIES: Final = Backoff(max_retries=0, base=5.0, max=30.0, exponent=2.0)
-"""The same after a polled shard was far behind its tip, by how often in a row it was."""
-_CAUGHT_UP_AFTER: Final = 60.0
-"""A shard that was polled for this many seconds begins to count anew how often it is far behind."""
+shard, and the two would take it from each other again and again; or records are about to expire."""
 
 
 class ShardSubscriptions:
@@ -71,7 +63,6 @@ class ShardSubscriptions:
         self._clock = clock
         self._may_poll = may_poll
         self._generation = 0
-        self._far_behind: dict[SplitId, int] = {}  # how often in a row the shard was far behind
 
     @property
     def open(self) -> Sequence[ShardSubscription]:
@@ -91,7 +82,6 @@ class ShardSubscriptions:
         """
         for split in [split for split in self.shards if split not in positions]:
             del self.shards[split]
-            self._far_behind.pop(split, None)
             self._send(Unsubscribe(split))
         for split, position in positions.items():
             self._follow(split, position)
@@ -104,9 +94,7 @@ class ShardSubscriptions:
         Args:
             takes_back: another reader took over, and is to learn of this one.
         """
-        if ended.code == FAR_BEHIND:
-            retry_after = self._far_behind_pause(ended.split, shard)
-        elif ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM, NOT_READ) and not takes_back:
+        if ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM) and not takes_back:
             retry_after = _LONG_RETRY
         elif ended.code:
             retry_after = _SUBSCRIBE_RETRY
@@ -161,11 +149,6 @@ class ShardSubscriptions:
                 code=ended.code,
                 retryable=ended.retryable,
             )
-
-    def _far_behind_pause(self, split: SplitId, shard: ShardSubscription) -> float:
-        before = 0 if shard.age >= _CAUGHT_UP_AFTER else self._far_behind.get(split, 0)
-        self._far_behind[split] = before + 1
-        return _FAR_BEHIND_RETRIES.ceiling(before)
 
 
 def described(position: Position) -> str:

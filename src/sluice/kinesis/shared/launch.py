@@ -40,12 +40,10 @@ class AgentPlace:
     Attributes:
         host: where others find it; `SPARK_DRIVER` for the host of Spark's driver.
         bind: the address that it listens on; empty for all addresses of its host.
-        is_guessed: the user has named no address, and this one can be reached from this host only.
     """
 
     host: str
     bind: str
-    is_guessed: bool = False
 
     @property
     def is_on_this_host(self) -> bool:

@@ -18,7 +18,6 @@ __all__ = [
     "EVENT",
     "FAR_BEHIND",
     "INTEGRITY_PROBLEM",
-    "NOT_READ",
     "TAKEN_OVER",
     "UNAVAILABLE",
     "Acknowledge",
@@ -55,10 +54,6 @@ INTEGRITY_PROBLEM: Final = "RecordsMayHaveExpired"
 
 FAR_BEHIND: Final = "FarBehindTip"
 """The code of a shard that the agent does not poll for now, because tasks get to its tip sooner."""
-
-NOT_READ: Final = "NotRead"
-"""The code of a shard that the agent does not poll any more, because no task has read from there."""
-
 
 EVENT: Final = b"E"
 """First byte of a frame in an answer to `ReadRange`: the payload of an event follows."""
@@ -215,8 +210,8 @@ class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
 
     Attributes:
         reason: a sentence for the log.
-        code: that of the service, if it ended or refused the subscription; `INTEGRITY_PROBLEM`, `FAR_BEHIND`
-            or `NOT_READ`; or empty, if another subscription may follow at once.
+        code: that of the service, if it ended or refused the subscription; `INTEGRITY_PROBLEM` or
+            `FAR_BEHIND`; or empty, if another subscription may follow at once.
         consumer: ARN of the consumer that it was subscribed with; empty where the agent does not know it.
         retryable: as that of the `ServiceError` that ended it.
     """

@@ -10,6 +10,7 @@ from sluice.channels.channel import Address, Channel
 from sluice.errors import ServiceError
 from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.shared.coverage import exclusive_start
+from sluice.kinesis.shared.link import SILENT_AFTER
 from sluice.kinesis.shared.protocol import DONE, EVENT, TAKEN_OVER, ReadRange, encode
 from sluice.kinesis.subscriptions.event_stream import MAX_PAYLOAD
 from sluice.kinesis.subscriptions.events import decode_page
@@ -21,13 +22,11 @@ from sluice.source.model.offsets import After, Position, SplitRange
 
 __all__ = ["AgentRecordPublisher", "SubscriptionRecordPublisher", "is_reachable"]
 
-_CONNECT_TIMEOUT: Final = 5.0
-_HUNG_AFTER: Final = 3.0
-"""Seconds after the longest wait that an agent was asked for. An agent that takes longer counts as hung."""
 _DONE_TIMEOUT: Final = 1.0
 """Seconds to wait for `DONE`, which an agent sends right behind a range's last event."""
 _UNREACHABLE_FOR: Final = 30.0
-"""Seconds for which this process does not ask an agent again after it was not reached, or hung."""
+"""Seconds for which this process does not ask an agent again that it did not reach, or that hung. Sooner if
+the planner has heard from it again after a silence (`FanOutAssignment.recoveries`)."""
 
 _LONGEST_ANSWER: Final = MAX_PAYLOAD + 1
 """Bytes of the largest frame: the byte of its kind, and an event."""
@@ -82,7 +81,7 @@ class AgentRecordPublisher:
         after, end = exclusive_start(position), split_range.end
         self._end = end.sequence if isinstance(end, After) else None
         self._has_last_event = False  # nothing but `DONE` is left of the answer
-        self._timeout = max_wait + _HUNG_AFTER
+        self._timeout = max_wait + SILENT_AFTER
         self._request = encode(
             ReadRange(
                 split=split_range.split,
@@ -142,7 +141,7 @@ class AgentRecordPublisher:
 
     def _ask(self, *, is_again: bool = False) -> None:
         try:
-            channel = self._pool.acquire(self._address, timeout=_CONNECT_TIMEOUT, is_new=is_again)
+            channel = self._pool.acquire(self._address, timeout=SILENT_AFTER, is_new=is_again)
         except (OSError, EOFError) as error:
             self._mark_unreachable()
             raise self._error(error) from None
