@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -11,11 +12,23 @@ from pathlib import Path
 import pytest
 from cli_support import RECORDINGS, sluice
 
-from sluice.cli.app import leaves, main
+from sluice import __version__ as version
+from sluice.cli.app import _parser, leaves, main
+from sluice.cli.options import given_options
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = RECORDINGS / "polling" / "checkpoint"
 COMMANDS = [path.split() for path, _ in leaves()]
+EXIT_CODES = (
+    "0 all is well",
+    "1 the output names a problem",
+    "2 the command line",
+    "3 the command could not",
+)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    return _parser().parse_args(arguments)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -28,8 +41,11 @@ def test_each_command_has_help_json_and_exit_codes(
 
     assert ended.value.code == 0
     assert "--json" in shown
-    assert "Exit codes: 0, all is well or done; 1, a problem was found" in shown
-    assert "2, the command line or an option is wrong." in shown
+    assert f"Example: sluice {' '.join(command)} " in shown
+    for sentence in EXIT_CODES:
+        assert sentence in shown
+    example = shown.split("Example: ")[1].split(" Exit codes: ")[0].split()
+    parse(example[1:])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +55,8 @@ def test_each_command_has_help_json_and_exit_codes(
         (["offsets"], "offsets"),
         (["nosuch"], ""),
         (["offsets", "show"], "offsets show"),
-        (["check", "--nosuch"], ""),
+        (["check", "--nosuch"], "check"),
+        (["--region", "eu-west-1", "offsets", "show", "c", "--nosuch"], "offsets show"),
         (["offsets", "reset", "c", "--to-latest", "--to-trim-horizon"], "offsets reset"),
     ],
 )
@@ -47,7 +64,7 @@ def test_a_wrong_command_line_ends_with_two(arguments: list[str], command: str) 
     """With its usage on standard error, and an object where one was asked for."""
     done = sluice(*arguments)
     assert (done.code, done.out) == (2, "")
-    assert done.errors.startswith("usage: sluice")
+    assert done.errors.startswith(f"usage: sluice {command}".strip())
 
     as_json = sluice(*arguments, "--json")
     assert (as_json.code, as_json.value["ok"]) == (2, False)
@@ -90,7 +107,7 @@ runpy.run_module("sluice", run_name="__main__")
     [
         (["offsets", "show", str(CHECKPOINT), "--json"], 0),
         (["offsets", "reset", str(CHECKPOINT), "--to-trim-horizon", "--offline", "--json"], 0),
-        (["offsets", "import", "databricks", str(CHECKPOINT), "--offline", "--json"], 1),
+        (["offsets", "import", "databricks", str(CHECKPOINT), "--offline", "--json"], 3),
         (["check", "--sink-option=destination=http", "--sink-option=url=http://127.0.0.1:9/", "--json"], 1),
         (["consumers", "list", "--json"], 2),
         (["files", "list", "nosuch", "--json"], 2),
@@ -129,6 +146,86 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+# --- options of the connection -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--region", "r", "--endpoint-url", "http://e", "offsets", "show", "c"],
+        ["offsets", "--region", "r", "show", "c", "--endpoint-url", "http://e"],
+        ["offsets", "show", "c", "--option", "REGION=r", "--region", "r", "--option=endpointUrl=http://e"],
+        ["--region", "other", "offsets", "show", "c", "--region", "r", "--endpoint-url", "http://e"],
+    ],
+)
+def test_flags_before_and_after_the_command_are_options(arguments: list[str]) -> None:
+    found = {key.lower(): value for key, value in given_options(parse(arguments)).items()}
+    assert found == {"region": "r", "endpointurl": "http://e"}
+    assert given_options(parse(["offsets", "show", "c", "--profile", "p"])) == {"profile": "p"}
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_flag_and_an_option_that_disagree_are_refused(place: str, tmp_path: Path) -> None:
+    """In one error that names both, also if the option is in a file."""
+    (tmp_path / "options").write_text("region=eu-west-1")
+    show, flag = ["offsets", "show", CHECKPOINT, "--options", tmp_path / "options"], ["--region", "us-east-1"]
+    done = sluice(*flag, *show) if place == "before" else sluice(*show, *flag)
+
+    assert (done.code, done.out) == (2, "")
+    told = "--region is 'us-east-1', and option 'region' is 'eu-west-1': give one of them\n"
+    assert done.errors == f"sluice offsets show: {told}"
+
+
+def test_flags_are_for_source_and_sink() -> None:
+    """And are no source by themselves. A command that calls no service refuses them."""
+    sink = ["--sink-option", "destination=kinesis", "--sink-option", "streamName=s"]
+    parsed = parse(["--region", "eu-west-1", "check", *sink])
+    assert given_options(parsed, prefix="sink")["region"] == "eu-west-1"
+    assert "give --option or --options for a source" in sluice("check", "--region", "eu-west-1").errors
+
+    for arguments in (["--region", "eu-west-1", "doctor"], ["doctor", "--region", "eu-west-1"]):
+        done = sluice(*arguments)
+        assert (done.code, done.errors) == (
+            2,
+            "sluice doctor: --region: 'doctor' calls no service; leave it out\n",
+        )
+
+
+def test_the_version_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"sluice {version}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("sluice off", ["offsets"]),
+        ("sluice --region eu-west-1 offsets ", ["show", "reset", "import"]),
+        ("sluice offsets reset c --to-t", ["--to-timestamp", "--to-trim-horizon"]),
+        ("sluice offsets import k", ["kcl"]),
+    ],
+)
+def test_a_shell_completes(line: str, expected: list[str], tmp_path: Path) -> None:
+    """As ``register-python-argcomplete`` asks: in the environment, for an answer in a file."""
+    pytest.importorskip("argcomplete")
+    answer = tmp_path / "answer"
+    environment = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    run("sluice", **environment)
+    found = [each.strip() for each in answer.read_text().split("\n")]
+    assert set(expected) <= set(found)
+    assert all(each.startswith(line.rpartition(" ")[2]) for each in found)
+
+
+# --- the page ------------------------------------------------------------------------------------------
 
 
 def test_the_page_has_every_command_and_its_options() -> None:
@@ -174,14 +271,12 @@ def test_a_terminal_that_lacks_a_character_gets_all_the_same() -> None:
     [
         (f"{SHOW} >&-", 0, b""),
         (f"{SHOW} 2>&-", 0, b""),
-        (f"{SHOW} >/dev/full", 1, b"sluice offsets show: standard output cannot be written: "),
-        ("sluice offsets show nosuch --json >/dev/full", 1, b"sluice offsets show: "),
-        ("sluice offsets show nosuch >&- 2>&-", 1, b""),
+        (f"{SHOW} >/dev/full", 3, b"sluice offsets show: standard output cannot be written: "),
+        ("sluice offsets show nosuch --json >/dev/full", 3, b"sluice offsets show: "),
+        ("sluice offsets show nosuch >&- 2>&-", 3, b""),
         ("sluice offsets show nosuch --json 2>/dev/full | grep -q error && exit 3", 3, b""),
-        (f"sluice top {CHECKPOINT} --interval 0 --frames 2 >&-", 0, b""),
-        (f"exec 3>&1; (sluice top {CHECKPOINT} --interval 0; echo $? >&3) | head -1", 0, b""),
-        ("sluice offsets show \"$(printf 'a\\377b')\"", 1, b"sluice offsets show: a\\udcffb: "),
-        ("sluice offsets show 's3://[a/b'", 1, b"sluice offsets show: s3://[a/b: "),
+        ("sluice offsets show \"$(printf 'a\\377b')\"", 3, b"sluice offsets show: a\\udcffb: "),
+        ("sluice offsets show 's3://[a/b'", 3, b"sluice offsets show: s3://[a/b: "),
     ],
 )
 def test_streams_and_names_of_any_kind_end_a_command_in_order(command: str, code: int, said: bytes) -> None:
@@ -203,7 +298,7 @@ def test_an_error_that_nobody_expects_has_its_object(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sluice.cli.commands.doctor.run", fail)
     done = sluice("doctor", "--json")
 
-    assert done.code == 1
+    assert done.code == 3
     assert done.value == {
         "command": "doctor",
         "ok": False,
@@ -220,7 +315,7 @@ def test_an_offset_that_is_nested_too_deeply_is_no_offset(tmp_path: Path) -> Non
 
     assert sluice("offsets", "show", checkpoint).code == 0
     done = sluice("offsets", "reset", checkpoint, "--to-latest", "--offline")
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (3, "")
     assert "the checkpoint holds no offsets of Sluice's source" in done.errors
 
 

@@ -1,4 +1,4 @@
-"""``sluice consumers``: what is listed, what it costs, and what is removed."""
+"""``sluice consumers``: what is listed, and what is removed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(*arguments: Any) -> Any:
     return sluice("consumers", *arguments, *option_arguments())
 
 
-def test_each_has_its_price_and_its_checkpoint(service: Service, tmp_path: Path) -> None:
+def test_each_has_its_shards_and_its_checkpoint(service: Service, tmp_path: Path) -> None:
     """A consumer costs by open shard and hour; one that no checkpoint names is the one to look at."""
     mine, left = service.register("orders", "mine"), service.register("orders", "left-over")
     checkpoint = checkpoint_of(tmp_path / "c", {"orders": mine})
@@ -49,8 +49,7 @@ def test_each_has_its_price_and_its_checkpoint(service: Service, tmp_path: Path)
         mine: str(checkpoint),
         left: None,
     }
-    assert [each["dollarsAnHour"] for each in listed["consumers"]] == [0.045, 0.045]
-    assert listed["dollarsAnHour"] == 0.09
+    assert [each["openShards"] for each in listed["consumers"]] == [3, 3]
     assert all(each["status"] == "ACTIVE" and each["registered"] for each in listed["consumers"])
     shown = run("list", "--checkpoint", checkpoint).out
     assert left in shown
@@ -70,21 +69,6 @@ def test_a_consumer_of_a_stream_that_no_checkpoint_reads_belongs_to_none_given(
     checkpoint = checkpoint_of(tmp_path / "c", {}, "clicks")
 
     assert "no checkpoint given" in run("list", "--stream", "orders", "--checkpoint", checkpoint).out
-
-
-def test_the_price_of_another_region_and_of_streams_on_demand(service: Service) -> None:
-    """On demand nothing is paid for a consumer, only for what it reads."""
-    service.register("orders", "mine")
-    service.model.call("CreateStream", {"StreamName": "d", "StreamModeDetails": {"StreamMode": "ON_DEMAND"}})
-    service.clock.advance(1)
-    service.register("d", "mine")
-
-    listed = run("list", "--stream", "orders", "--stream", "d", "--price", "0.02", "--json").value
-
-    assert {each["stream"]: each["dollarsAnHour"] for each in listed["consumers"]} == {
-        "orders": 0.06,
-        "d": 0.0,
-    }
 
 
 def test_all_streams_of_a_region(service: Service) -> None:
@@ -113,12 +97,7 @@ def test_a_consumer_that_is_gone_is_named(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("service")
 def test_a_list_of_nothing_is_wrong_use() -> None:
     assert run("list").code == 2
-    assert run("list", "--stream", "nosuch").code == 1
-
-
-@pytest.mark.parametrize("price", ["nan", "inf", "-1"])
-def test_a_price_that_is_none_is_wrong_use(price: str) -> None:
-    assert "--price is a number" in sluice("consumers", "list", "--stream", "s", f"--price={price}").errors
+    assert run("list", "--stream", "nosuch").code == 3
 
 
 def test_nothing_is_removed_without_execute(service: Service) -> None:
@@ -250,7 +229,7 @@ def test_an_endpoint_that_goes_by_the_name_alone(service: Service, monkeypatch: 
 
     removed, listed = run("remove", arn, "--execute"), run("list", "--stream", arn.partition("/consumer")[0])
 
-    assert (removed.code, listed.code) == (1, 1)
+    assert (removed.code, listed.code) == (1, 3)
     assert f"the endpoint answers for {STREAM}" in removed.out
     assert f"the endpoint answers for {STREAM}" in listed.errors
 

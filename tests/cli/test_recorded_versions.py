@@ -14,10 +14,6 @@ from typing import Any
 import pytest
 from cli_support import sluice
 
-from sluice.cli.checkpoint import Checkpoint
-from sluice.cli.options import read_connection
-from sluice.cli.storage import open_storage
-from sluice.cli.top_view import look_at_checkpoint
 from sluice.source.model.offsets import AtHorizon, Offsets
 
 CHECKPOINTS = Path(__file__).with_name("checkpoints")
@@ -131,18 +127,6 @@ def test_offsets_of_many_shards_are_shown_the_same(
     assert "shardId-000000000000" in json.dumps(found[1])
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_top_shows_offsets_of_many_shards(tmp_path: Path, name: str) -> None:
-    """As it shows those of few."""
-    looks = []
-    for path in (CHECKPOINTS / name, compacted(Path(shutil.copytree(CHECKPOINTS / name, tmp_path / "c")))):
-        look = look_at_checkpoint(Checkpoint(open_storage(str(path), read_connection({}))), 1_800_000_000.0)
-        looks.append(look.queries[0].shards)
-
-    assert looks[0] == looks[1]
-    assert len(looks[1]) == 3
-
-
 def without_times(value: Any) -> Any:
     """Lag and the like are those of the moment of the call."""
     if isinstance(value, dict):
@@ -170,33 +154,3 @@ def test_a_reset_keeps_the_version_of_the_log(tmp_path: Path, name: str) -> None
     assert sluice("offsets", "reset", checkpoint, *undo).code == 0
     after = {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()}
     assert {file: body for file, body in after.items() if "_sluice_backup" not in str(file)} == before
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_an_earlier_release_can_go_on(tmp_path: Path, name: str) -> None:
-    """It refuses version 2. The next batch starts where it would have started, in version 1."""
-    checkpoint = compacted(Path(shutil.copytree(CHECKPOINTS / name, tmp_path / "c")))
-    starts = shown_positions(checkpoint)
-
-    done = sluice("offsets", "reset", checkpoint, "--to-version", "1", "--execute", "--force", "--json")
-
-    assert done.code == 0, done.errors
-    assert done.value["shards"] == []
-    written = ours(checkpoint, done.value["lastBatch"])
-    assert written["version"] == 1
-    assert written["streams"] == starts == shown_positions(checkpoint)
-    assert written.get("consumers") == ours(CHECKPOINTS / name, done.value["lastBatch"]).get("consumers")
-    undo = ("--undo", done.value["backup"], "--execute", "--force")
-    assert sluice("offsets", "reset", checkpoint, *undo).code == 0
-    assert ours(checkpoint, done.value["lastBatch"])["version"] == 2
-
-
-def shown_positions(checkpoint: Path) -> dict[str, Any]:
-    """Where the next batch starts, by stream and shard."""
-    (source,) = (
-        each for each in sluice("offsets", "show", checkpoint, "--json").value["sources"] if "streams" in each
-    )
-    return {
-        stream: {shard: each["position"] for shard, each in value["shards"].items()}
-        for stream, value in source["streams"].items()
-    }

@@ -103,7 +103,7 @@ def test_what_is_refused_again_goes_elsewhere(tmp_path: Path) -> None:
     sink = {"destination": "kinesis", "streamName": "orders", "maxRecordSizeInBytes": "20"}
     again = {"oversizedRecords": "deadLetter", "deadLetterPath": str(tmp_path / "again")}
 
-    assert replay(letters, "--execute", **sink).code == 1
+    assert replay(letters, "--execute", **sink).code == 3
     assert replay(letters, **sink, **(again | {"deadLetterPath": str(letters)})).code == 2
 
     done = replay(letters, "--execute", **sink, **again)
@@ -194,7 +194,7 @@ def test_a_file_of_something_else(tmp_path: Path) -> None:
 
     done = replay(tmp_path, "--execute", destination="kinesis", streamName="orders")
 
-    assert done.code == 1
+    assert done.code == 3
     assert "x.jsonl, line 2: not a dead letter" in done.errors
 
 
@@ -220,7 +220,7 @@ def test_a_letter_that_was_changed_is_not_sent_as_another(tmp_path: Path, change
 
     done = replay(letters, "--execute", "--delete", destination="kinesis", streamName="orders")
 
-    assert done.code == 1
+    assert done.code == 3
     assert "Traceback" not in done.errors
     assert "line 2: not a dead letter" in done.errors or "partitionKey is not string" in done.errors
     assert records(service) == {}
@@ -268,5 +268,5 @@ def test_letters_that_are_not_there(tmp_path: Path) -> None:
     """A name that was mistyped is not taken for a place without letters."""
     done = replay(tmp_path / "nosuch", destination="kinesis", streamName="orders")
 
-    assert done.code == 2
+    assert done.code == 3
     assert f"there is no {tmp_path / 'nosuch'}" in done.errors

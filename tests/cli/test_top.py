@@ -1,28 +1,24 @@
-"""``sluice top`` on checkpoints and listeners: what it shows, how it compares two looks, how it ends."""
+"""``sluice top``: what it shows, how it compares two looks, how it ends."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
-import os
 import re
-import shutil
 import sys
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
-from cli_support import RECORDINGS, sluice
+from cli_support import sluice
 
-from sluice.cli.checkpoint import Checkpoint
-from sluice.cli.options import read_connection
-from sluice.cli.storage import open_storage
-from sluice.cli.top_view import Look, frame, line, look_at_checkpoint, look_at_listener, rated
+import sluice.cli.commands.top as top_command
+from sluice.cli.top_view import Look, frame, line, look_at_listener, rated
 from sluice.errors import SluiceError
 from sluice.metrics import (
     AgentMetrics,
@@ -35,7 +31,6 @@ from sluice.metrics import (
 )
 from sluice.metrics.board import Board
 
-CHECKPOINT = RECORDINGS / "polling" / "checkpoint"
 NOW = 1_000_100.0
 
 
@@ -121,7 +116,7 @@ def test_the_shard_that_is_furthest_behind_comes_first() -> None:
     assert "refused Throttled 7" in text
     assert "dead letters 2" in text
     assert "p95 48 ms" in text
-    assert "fan-out agent listening" in text
+    assert "agent listening" in text
     assert "buffer 3.0 MiB of 256.0 MiB" in text
 
 
@@ -188,10 +183,10 @@ def test_another_server_is_told_from_a_listener(answer: bytes) -> None:
 
 
 def test_nobody_listens() -> None:
-    """The command ends with 1, and says where it has asked."""
+    """The command ends with 3, and says where it has asked."""
     done = sluice("top", "127.0.0.1:1", "--once")
 
-    assert done.code == 1
+    assert done.code == 3
     assert "no listener answers at http://127.0.0.1:1/sluice.json" in done.errors
 
 
@@ -246,7 +241,7 @@ def test_a_proxy_gets_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
 
     login = b64encode(b"me:hunter@2").decode()
     assert asked == [("http://metrics.example:9464/sluice.json", f"Basic {login}")]
-    assert done.code == 1
+    assert done.code == 3
     assert "407" in done.errors
 
 
@@ -257,7 +252,7 @@ def test_a_proxy_with_an_odd_password_is_not_guessed(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("no_proxy", raising=False)
     done = sluice("top", "metrics.example:9464", "--once", "--interval", "0")
 
-    assert done.code == 1
+    assert done.code == 3
     assert "http://***@proxy.example:99999" in done.errors
     assert not any(part in done.errors for part in ("hun", "ter2", "12"))
 
@@ -268,44 +263,6 @@ def test_json_is_one_object(listener: str) -> None:
 
     assert (done.value["command"], done.value["ok"]) == ("top", True)
     assert done.value["queries"][0]["shards"][0]["lag"] == 1.5
-
-
-# --- a checkpoint -------------------------------------------------------------------------------------
-
-
-def test_a_checkpoint_bounds_the_lag() -> None:
-    """From when the last record arrived; without a service, a listener or a JVM."""
-    done = sluice("top", CHECKPOINT, "--once", "--interval", "0")
-
-    assert done.code == 0
-    assert "batch 5" in done.out
-    assert "<= " in done.out
-    assert "SHARD" in done.out
-
-
-def test_a_checkpoint_shows_whether_a_backlog_shrinks(tmp_path: Path) -> None:
-    """Seconds of arrival time that are read in a second."""
-    copy = Path(shutil.copytree(CHECKPOINT, tmp_path / "c"))
-    storage = open_storage(str(copy), read_connection({}))
-    last = copy / "offsets" / "5"
-    first = look_at_checkpoint(Checkpoint(storage), last.stat().st_mtime + 1)
-    lines = last.read_text().splitlines()
-    value: dict[str, Any] = json.loads(lines[2])
-    moved = 0
-    for shards in value["streams"].values():
-        for position in shards.values():
-            if "arrival" in position:
-                position["arrival"] += 30_000
-                moved += 1
-    (copy / "offsets" / "6").write_text("\n".join([*lines[:2], json.dumps(value)]))
-    written = copy / "offsets" / "6"
-    os.utime(written, (last.stat().st_mtime + 10, last.stat().st_mtime + 10))
-    second = rated(look_at_checkpoint(Checkpoint(storage), written.stat().st_mtime + 1), first)
-
-    assert moved > 0
-    paces = [row.rates["pace"] for row in second.queries[0].shards if "pace" in row.rates]
-    assert paces == pytest.approx([3.0] * moved)
-    assert "3.0x" in frame(second)
 
 
 # --- how it runs and ends -----------------------------------------------------------------------------
@@ -349,26 +306,28 @@ def test_on_a_terminal_it_refreshes_until_it_is_interrupted(
 def test_in_a_pipe_it_prints_a_line_a_look(
     listener: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For logs. The last one is the command's own output."""
-    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
-    done = sluice("top", listener, "--frames", "3")
-    lines = capsys.readouterr().out.splitlines() + done.out.splitlines()
+    """For logs."""
+    sleeps = iter([None, None])
+    monkeypatch.setattr(top_command, "time", SimpleNamespace(time=time.time, sleep=lambda _: next(sleeps)))
+    with pytest.raises(StopIteration):
+        top_command.run(argparse.Namespace(address=listener, interval=0.0, once=False, json=False))
+    lines = capsys.readouterr().out.splitlines()
 
     assert len(lines) == 3
     assert all(each.startswith("query orders (q-1)  batch 7") for each in lines)
 
 
-@pytest.mark.parametrize(
-    "wrong", [("--interval", "-1"), ("--interval", "nan"), ("--interval", "inf"), ("--frames", "0")]
-)
-def test_numbers_that_cannot_work_are_refused(wrong: tuple[str, str]) -> None:
+@pytest.mark.parametrize("wrong", ["-1", "nan", "inf"])
+def test_an_interval_that_cannot_work_is_refused(wrong: str) -> None:
     """Exit code 2."""
-    assert sluice("top", CHECKPOINT, *wrong).code == 2
+    assert sluice("top", "host:1", "--interval", wrong).code == 2
 
 
-def test_an_address_without_its_port_is_not_taken_for_a_path_that_lacks_files() -> None:
-    """Who gives one has no checkpointLocation in mind."""
-    done = sluice("top", "localhost", "--once")
+@pytest.mark.parametrize("wrong", ["localhost", "checkpoints/orders", "s3://bucket/checkpoint"])
+def test_what_is_no_address_of_a_listener_is_refused(wrong: str) -> None:
+    """Of a checkpoint another command shows the lag."""
+    done = sluice("top", wrong, "--once")
 
     assert done.code == 2
-    assert "neither a checkpoint nor the address of a listener, which has a port" in done.errors
+    assert "is not the address of a listener, which has a port: 127.0.0.1:9464" in done.errors
+    assert "sluice offsets show" in done.errors

@@ -18,22 +18,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TextIO, cast
 
+import sluice
 from sluice.cli import commands
+from sluice.cli.options import add_flags, check_flags
 from sluice.cli.report import Report, UsageError
 from sluice.errors import OptionError, SluiceError
 
-__all__ = ["FINE", "PROBLEM", "WRONG_USE", "Command", "leaves", "main"]
+__all__ = ["FAILED", "FINE", "PROBLEM", "WRONG_USE", "Command", "leaves", "main"]
 
 FINE: Final = 0
 PROBLEM: Final = 1
 WRONG_USE: Final = 2
+FAILED: Final = 3
 _INTERRUPTED: Final = 130  # as shells have it: 128 and the number of SIGINT
 
-
-_EXIT_CODES: Final = (
-    "Exit codes: 0, all is well or done; 1, a problem was found, the command refused to do it, or a service "
-    "or file could not be reached; 2, the command line or an option is wrong."
-)
+_EXIT_CODES: Final = f"""Exit codes:
+  {FINE}  all is well, or done
+  {PROBLEM}  the output names a problem, or what the command refused to do
+  {WRONG_USE}  the command line or an option is wrong; nothing was done
+  {FAILED}  the command could not finish; the error is on standard error"""
 
 
 class Command(Protocol):
@@ -41,6 +44,7 @@ class Command(Protocol):
 
     Attributes:
         HELP: one line for ``sluice --help``.
+        EXAMPLE: a command line. A command with commands of its own gives each of their parsers an epilog.
     """
 
     HELP: str
@@ -68,8 +72,13 @@ def main(
     sys.stdout, sys.stderr = _printable(sys.stdout), _printable(sys.stderr)
     out, errors = out or sys.stdout, errors or sys.stderr
     arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could follow
+        import argcomplete  # noqa: PLC0415 - an extra, and of no use to others
+
+        argcomplete.autocomplete(parser)
     try:
-        parsed = _parser().parse_args(arguments)
+        parsed = parser.parse_args(arguments)
     except _CommandLineError as error:
         _print(error.usage, errors)
         wrong = argparse.Namespace(command_path=error.command_path, json="--json" in arguments)
@@ -79,17 +88,18 @@ def main(
 
 def _run(parsed: argparse.Namespace, out: TextIO, errors: TextIO) -> int:
     try:
+        check_flags(parsed)
         report = cast("Callable[[argparse.Namespace], Report]", parsed.run)(parsed)
     except (UsageError, OptionError) as error:
         return _fail(parsed, str(error), WRONG_USE, out, errors)
     except (SluiceError, OSError) as error:
-        return _fail(parsed, str(error), PROBLEM, out, errors)
+        return _fail(parsed, str(error), FAILED, out, errors)
     except KeyboardInterrupt:
         return _fail(parsed, "interrupted", _INTERRUPTED, out, errors)
     except Exception as error:  # noqa: BLE001 - whoever reads --json gets an object all the same
         _print(traceback.format_exc(), errors)
         return _fail(
-            parsed, f"unexpected {type(error).__name__}: {error}; please report it", PROBLEM, out, errors
+            parsed, f"unexpected {type(error).__name__}: {error}; please report it", FAILED, out, errors
         )
     text = report.text
     if parsed.json:
@@ -98,7 +108,7 @@ def _run(parsed: argparse.Namespace, out: TextIO, errors: TextIO) -> int:
         _print(text + "\n", out)
     except OSError as error:
         no_json = argparse.Namespace(command_path=parsed.command_path, json=False)
-        return _fail(no_json, f"standard output cannot be written: {error}", PROBLEM, out, errors)
+        return _fail(no_json, f"standard output cannot be written: {error}", FAILED, out, errors)
     return PROBLEM if report.has_problem else FINE
 
 
@@ -154,8 +164,21 @@ class _CommandLineError(Exception):
         self.command_path = parser.prog.partition(" ")[2]
 
 
+class _Help(argparse.HelpFormatter):
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Leaves text of several lines as it is."""
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class _Parser(argparse.ArgumentParser):
-    """Raises what is wrong with the command line; `main` prints it and ends."""
+    """Raises what is wrong with the command line, with the command's usage; `main` prints it and ends."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Fails for what it does not know. argparse hands that on, and the top level would fail for it."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         raise _CommandLineError(self, message)
@@ -163,22 +186,29 @@ class _Parser(argparse.ArgumentParser):
 
 def leaves() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Every command that can be run, with its parser."""
-    return ((" ".join(path), leaf) for path, leaf in _leaves(_parser(), ()))
+    return ((" ".join(path), each) for path, each, is_leaf in _parsers(_parser(), ()) if is_leaf)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="sluice",
         description="Looks at, checks and repairs what queries of Sluice leave behind.",
-        epilog=_EXIT_CODES,
+        epilog="sluice offsets show s3://bucket/checkpoints/orders --region eu-west-1",
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {sluice.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in _commands():
-        command.configure(subparsers.add_parser(name, help=command.HELP, description=command.HELP))
-    for path, leaf in _leaves(parser, ()):
-        leaf.add_argument("--json", action="store_true", help="print one JSON object, for programs")
-        leaf.set_defaults(command_path=" ".join(path))
-        leaf.epilog = f"{leaf.epilog or ''} {_EXIT_CODES}".lstrip()
+        child = subparsers.add_parser(name, help=command.HELP, description=command.HELP)
+        child.epilog = getattr(command, "EXAMPLE", None)
+        command.configure(child)
+    for path, each, is_leaf in _parsers(parser, ()):
+        each.formatter_class = _Help
+        if each.epilog:
+            each.epilog = f"Example:\n  {each.epilog}\n\n{_EXIT_CODES}"
+        if is_leaf:
+            each.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+            each.set_defaults(command_path=" ".join(path))
+        add_flags(each, is_top=each is parser)
     return parser
 
 
@@ -187,13 +217,12 @@ def _commands() -> Iterator[tuple[str, Command]]:
         yield module.name, cast("Command", importlib.import_module(f"{commands.__name__}.{module.name}"))
 
 
-def _leaves(
+def _parsers(
     parser: argparse.ArgumentParser, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """The parsers without commands of their own, with the words that lead to them."""
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, bool]]:
+    """All parsers, with the words that lead to them, and whether they have no commands of their own."""
     groups = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001 - argparse has no other way to them
-    if not groups:
-        yield path, parser
+    yield path, parser, not groups
     for group in groups:
         for name, child in group.choices.items():
-            yield from _leaves(child, (*path, name))
+            yield from _parsers(child, (*path, name))

@@ -22,20 +22,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final, TypeVar
 
+from sluice.cli.report import UsageError
 from sluice.cli.storage import Storage, StoredFile
 from sluice.errors import SluiceError
 from sluice.source.model.offsets import Offsets
 
-__all__ = ["NO_OFFSET", "Checkpoint", "CheckpointError", "LoggedBatch", "SourceOffset"]
+__all__ = ["NO_OFFSET", "Checkpoint", "CheckpointError", "LoggedBatch", "SourceOffset", "choose_source"]
+
+T = TypeVar("T")
 
 NO_OFFSET: Final = "-"
 """Stands for a source that has no offset yet."""
 _OURS: Final = '{"version": '
 """What offsets of Sluice begin with; Spark logs them as the source has written them."""
 _VERSIONS: Final = ("v1", "v2")
-_BATCH: Final = re.compile(r"(?:^|/)(\d+)\Z")
 _COMMIT_VERSION: Final = re.compile(r"v\d+")
 _NAMED: Final = re.compile(r"([^:{\[\"-][^:]*):(.*)", re.DOTALL)
 
@@ -124,19 +128,17 @@ class LoggedBatch:
         lines = [each.text if each.name is None else f"{each.name}:{each.text}" for each in self.sources]
         return "\n".join([self.version, self.metadata, *lines])
 
-    def source_like(self, index: int, source: SourceOffset) -> SourceOffset:
+    def text_like(self, index: int, source: SourceOffset) -> str:
         """The offset of the source that another batch has at `index`. Version 2 finds it by its name."""
+        same: Sequence[SourceOffset] = self.sources[index : index + 1]
         if source.name is not None:
             same = [each for each in self.sources if each.name == source.name]
-        else:
-            same = list(self.sources[index : index + 1])
-        return same[0] if same else replace(source, text=NO_OFFSET)
+        return same[0].text if same else NO_OFFSET
 
-    def with_source(self, index: int, text: str) -> LoggedBatch:
-        """The same with another offset for one source."""
-        sources = list(self.sources)
-        sources[index] = replace(sources[index], text=text)
-        return replace(self, sources=tuple(sources))
+    def with_texts(self, texts: Sequence[str]) -> LoggedBatch:
+        """The same with other offsets of its sources."""
+        pairs = zip(self.sources, texts, strict=True)
+        return replace(self, sources=tuple(replace(source, text=text) for source, text in pairs))
 
     @property
     def logged_at(self) -> int | None:
@@ -187,11 +189,6 @@ class Checkpoint:
             return None
 
     @property
-    def batches(self) -> Sequence[int]:
-        """The batches in ``offsets``, ascending."""
-        return sorted(self._offsets)
-
-    @property
     def last(self) -> int | None:
         """The batch that was planned last; None: none was."""
         return max(self._offsets, default=None)
@@ -240,6 +237,12 @@ class Checkpoint:
         """When the last file of ``offsets`` or ``commits`` was written, by the storage's clock."""
         files = [*self._offsets.values(), *self._commits.values()]
         return max((each.modified for each in files), default=None)
+
+    @property
+    def usual_gap(self) -> float:
+        """The median of the seconds between two batches, by when their files were written; 0 without two."""
+        written = sorted(each.modified.timestamp() for each in self._offsets.values())
+        return median([later - earlier for earlier, later in pairwise(written)] or [0.0])
 
     def read(self, batch: int) -> LoggedBatch:
         """Where a batch ends.
@@ -294,21 +297,34 @@ class Checkpoint:
         for index, source in enumerate(end.sources):
             offsets = source.offsets
             if offsets is not None and offsets.start is not None:
-                start = offsets.with_positions(offsets.start)
-                found.append(replace(source, text=source.text_of(start)))
-            elif before is not None:
-                found.append(before.source_like(index, source))
+                text = source.text_of(offsets.with_positions(offsets.start))
             else:
-                found.append(replace(source, text=NO_OFFSET))
+                text = NO_OFFSET if before is None else before.text_like(index, source)
+            found.append(replace(source, text=text))
         return found
 
     def _batches(self, log: str) -> dict[int, StoredFile]:
-        found = {}
-        for file in self.storage.files(log):
-            match = _BATCH.search(file.path)
-            if match:
-                found[int(match[1])] = file
-        return found
+        files = {file.path.rpartition("/")[2]: file for file in self.storage.files(log)}
+        return {int(name): file for name, file in files.items() if name.isascii() and name.isdigit()}
+
+
+def choose_source(found: Mapping[int, T], wanted: int | None, whose: str) -> tuple[int, T]:
+    """The source that ``--source`` names (`wanted`), or the only one.
+
+    Args:
+        found: the sources that can be chosen, by their index in the query.
+        whose: for messages.
+
+    Raises:
+        CheckpointError: there is none.
+        UsageError: there is no such source, or there are several.
+    """
+    if not found:
+        raise CheckpointError(f"the checkpoint holds no offsets of {whose}")
+    index = next(iter(found)) if wanted is None and len(found) == 1 else wanted
+    if index is None or index not in found:
+        raise UsageError(f"which source? --source is one of {', '.join(map(str, found))}, those of {whose}")
+    return index, found[index]
 
 
 def _is_whole_entry(body: bytes) -> bool:

@@ -156,39 +156,29 @@ def checked_batch(checkpoint: Checkpoint) -> int:
     return batch
 
 
-def change_of(  # noqa: PLR0913 - all that a reset consists of
-    checkpoint: Checkpoint,
-    batch: int,
-    end: LoggedBatch,
-    texts: Sequence[str],
-    changes: Sequence[ShardChange],
-    *,
-    source: int,
-    is_given_up: bool,
-    stream_notes: Sequence[str] = (),
-    drops_streams: bool = False,
+def change_of(
+    checkpoint: Checkpoint, source: int, text: str, changes: Sequence[ShardChange], notes: Sequence[str]
 ) -> Change:
-    """The change that lets the batch after `batch` start elsewhere.
+    """The change that lets the next batch start elsewhere. If the last one is not committed, it is given up.
 
     Args:
-        end: of the batch, as it is logged.
-        texts: the offsets of all sources at the start of the next batch.
-        changes: what is reset.
         source: the index of the source that is reset.
-        is_given_up: the batch was not committed, and gets a commit entry.
-        stream_notes: sentences on the streams that the service has.
-        drops_streams: that of `Change`.
+        text: its offsets at the start of the next batch.
+        changes: what is reset.
+        notes: sentences on the streams that the service has.
     """
-    written = end
-    for index, text in enumerate(texts):
-        written = written.with_source(index, text)
+    batch = checked_batch(checkpoint)
+    is_given_up = checkpoint.in_flight is not None
+    end = checkpoint.read(batch)
+    starts = checkpoint.starts(batch) if is_given_up else end.sources
+    written = end.with_texts([text if n == source else each.text for n, each in enumerate(starts)])
     writes: list[tuple[str, bytes | None]] = [(f"offsets/{batch}", written.to_text().encode())]
     if f"offsets/{batch - 1}" in checkpoint.damage:  # Spark has to read it, and goes by the last one alone
         writes.append((f"offsets/{batch - 1}", written.to_text().encode()))
     if is_given_up:
         writes.insert(0, (f"offsets/{batch}", _emptied(checkpoint, batch, end)))
         writes.insert(1, (f"commits/{batch}", _commit_entry(checkpoint)))
-    notes = [*stream_notes, *_notes(checkpoint, end, is_given_up=is_given_up, batch=batch)]
+    notes = [*notes, *_notes(checkpoint, end, is_given_up=is_given_up, batch=batch)]
     value = {
         "source": source,
         "lastBatch": batch,
@@ -201,21 +191,22 @@ def change_of(  # noqa: PLR0913 - all that a reset consists of
         f"checkpoint   {checkpoint.storage.shown}",
         f"query        {checkpoint.query_id}",
         "",
-        *([table(("SHARD", "FROM", "TO", "MEANS"), (each.row for each in changes)), ""] if changes else []),
+        table(("SHARD", "FROM", "TO", "MEANS"), (each.row for each in changes)),
+        "",
         *(f"- {note}" for note in notes),
     ]
-    return Change(writes, value, lines, drops_streams=drops_streams)
+    return Change(writes, value, lines, drops_streams=any(each.is_recreated for each in changes))
 
 
 def _emptied(checkpoint: Checkpoint, batch: int, end: LoggedBatch) -> bytes:
     """A batch that ends where it starts: it has no row to lose, whether it is committed or run again."""
-    written = end
-    for index, (source, start) in enumerate(zip(end.sources, checkpoint.starts(batch, end), strict=True)):
+    texts = []
+    for source, start in zip(end.sources, checkpoint.starts(batch, end), strict=True):
         offsets, text = source.offsets, start.text
         if offsets is not None and offsets.start is not None:  # which is needed if it is run again
             text = source.text_of(replace(offsets, positions=offsets.start))
-        written = written.with_source(index, text)
-    return written.to_text().encode()
+        texts.append(text)
+    return end.with_texts(texts).to_text().encode()
 
 
 def _commit_entry(checkpoint: Checkpoint) -> bytes:

@@ -25,6 +25,7 @@ from sluice.source.model.sequence import sequence_of
 from sluice.source.model.splits import Split
 
 HELP = "make a startingPosition of where the KCL, awslabs' connector or Databricks' source has come to"
+EXAMPLE = "sluice offsets import kcl orders-leases --stream orders --output starting.json"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

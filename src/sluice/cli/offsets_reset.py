@@ -9,16 +9,15 @@ takes the new rows for those of an old batch and skips them.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.names.shard_table import ShardTable
-from sluice.cli.checkpoint import Checkpoint, CheckpointError
+from sluice.cli.checkpoint import Checkpoint, CheckpointError, choose_source
 from sluice.cli.checkpoint_change import (
     BACKUPS,
     Change,
@@ -29,8 +28,7 @@ from sluice.cli.checkpoint_change import (
     write,
 )
 from sluice.cli.options import add_connection, connection_of
-from sluice.cli.report import Report, UsageError
-from sluice.cli.running import quiet_enough
+from sluice.cli.report import Report, UsageError, duration
 from sluice.cli.same_stream import NamedStreams, SameStreams, compare_streams
 from sluice.cli.service import foreign_shard
 from sluice.cli.storage import open_storage
@@ -44,11 +42,16 @@ from sluice.kinesis.options.starting_positions import (
     shard_position,
     time_position,
 )
-from sluice.source.model.offsets import VERSIONS, AtHorizon, AtTime, Closed, Offsets, Position
+from sluice.source.model.offsets import AtHorizon, AtTime, Closed, Offsets, Position
 from sluice.source.model.splits import Split, SplitId
 
 HELP = "make a stopped query go on from another place; shows what it would do unless --execute is given"
+EXAMPLE = "sluice offsets reset s3://bucket/checkpoints/orders --to-timestamp 2026-11-01T08:00:00Z"
 
+_LEAST_SILENCE: Final = 120.0
+"""Seconds without a new file after which a query with short batches counts as stopped."""
+_SILENT_GAPS: Final = 3
+"""A query with long batches counts as stopped after this many times the usual time between two batches."""
 _DROPS: Final = "positions of a stream that was deleted and created again are dropped"
 
 
@@ -63,12 +66,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--to-position",
         metavar="JSON",
         help="sequence numbers by shard, as option startingPosition has them; or @FILE. Other shards stay",
-    )
-    to.add_argument(
-        "--to-version",
-        type=int,
-        choices=VERSIONS,
-        help="the same place, in the form of offsets that an earlier release of Sluice reads",
     )
     to.add_argument(
         "--undo", metavar="BACKUP", help=f"puts back a copy: the name of a directory in {BACKUPS}"
@@ -110,24 +107,22 @@ def run(arguments: argparse.Namespace) -> Report:
     """Resets a checkpoint, or says what that would do."""
     connection = connection_of(arguments)
     checkpoint = Checkpoint(open_storage(arguments.checkpoint, connection))
-    quiet = quiet_enough(checkpoint, time.time())
+    is_quiet, last_write = _quiet(checkpoint)
     if arguments.undo:
         change = read_backup(checkpoint, arguments.undo)
     else:
         change = _plan(arguments, checkpoint, connection)
-    value = {"checkpoint": checkpoint.storage.shown, **change.value, "lastWrite": quiet.text}
-    text = "\n".join([*change.lines, "", f"The query has to be stopped: {quiet.text}."])
+    value = {"checkpoint": checkpoint.storage.shown, **change.value, "lastWrite": last_write}
+    text = "\n".join([*change.lines, "", f"The query has to be stopped: {last_write}."])
+    unchanged = {**value, "executed": False, "backup": None}
     if not arguments.execute:
-        return Report(
-            {**value, "executed": False, "backup": None},
-            f"{text}\n\nNothing was changed. Give --execute to do it.",
-        )
-    reasons = {} if quiet.is_quiet else {quiet.text: "Stop the query, or be sure that it is stopped."}
+        return Report(unchanged, f"{text}\n\nNothing was changed. Give --execute to do it.")
+    reasons = {} if is_quiet else {last_write: "Stop the query, or be sure that it is stopped."}
     if change.drops_streams:
         reasons[_DROPS] = "See above which stream it is, and which positions are dropped."
     if reasons and not arguments.force:
         return Report(
-            {**value, "executed": False, "backup": None, "refused": "; ".join(reasons)},
+            {**unchanged, "refused": "; ".join(reasons)},
             f"{text}\n\nRefused. {' '.join(reasons.values())} --force does it.",
             has_problem=True,
         )
@@ -140,6 +135,23 @@ def run(arguments: argparse.Namespace) -> Report:
             "back, and reset again."
         )
     return Report({**value, "executed": True, "backup": backup}, "\n".join(lines), has_problem=runs)
+
+
+def _quiet(checkpoint: Checkpoint) -> tuple[bool, str]:
+    """Whether the query counts as stopped, and a sentence that says why.
+
+    Nothing says so for certain. Spark takes no lock on a checkpoint, and an idle query writes nothing at all.
+    A young file is a sign that the query runs; an old one does not prove that it is stopped.
+    """
+    written = checkpoint.written_at
+    if written is None:
+        return True, "no batch was logged yet"
+    age = max(0.0, time.time() - written.timestamp())
+    needed = max(_LEAST_SILENCE, _SILENT_GAPS * checkpoint.usual_gap)
+    logged = f"the checkpoint was written to {duration(age)} ago"
+    if age >= needed:
+        return True, f"{logged}, which does not prove that the query is stopped: an idle one writes nothing"
+    return False, f"{logged}, and a query that is stopped has not written for {duration(needed)}"
 
 
 # --- which positions -----------------------------------------------------------------------------------
@@ -187,17 +199,12 @@ class _Listing:
 
 def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: ConnectionConfig) -> Change:
     batch = checked_batch(checkpoint)
-    is_given_up = checkpoint.in_flight is not None
     end = checkpoint.read(batch)
-    starts = checkpoint.starts(batch) if is_given_up else end.sources
-    index, base = _choose(arguments.source, [source.offsets for source in starts])
+    starts = checkpoint.starts(batch) if checkpoint.in_flight is not None else end.sources
+    ours = {n: offsets for n, each in enumerate(starts) if (offsets := each.offsets) is not None}
+    index, base = choose_source(ours, arguments.source, "Sluice's source")
     last = end.sources[index].offsets or base
     base = replace(base, consumers={**base.consumers, **last.consumers})
-    texts = [source.text for source in starts]
-    if arguments.to_version is not None:
-        same = base.with_positions(base.positions)
-        texts[index] = json.dumps(same.to_json(arguments.to_version))
-        return change_of(checkpoint, batch, end, texts, (), source=index, is_given_up=is_given_up)
     if not arguments.offline and (foreign := foreign_shard(base)):
         raise UsageError(
             f"source {index} does not read Kinesis, which cannot be asked for shards such as {foreign}: give "
@@ -218,36 +225,12 @@ def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: Con
         consumers = {name: arn for name, arn in base.consumers.items() if name not in recreated}
         created = {**base.created, **listing.created}
         moved = replace(moved, created=created, listed=listing.at, consumers=consumers)
-    texts[index] = end.sources[index].text_of(moved)
-    return change_of(
-        checkpoint,
-        batch,
-        end,
-        texts,
-        [
-            ShardChange(
-                split, base.positions.get(split), moved.positions.get(split), split.stream in recreated
-            )
-            for split in sorted(wanted.keys() | (base.positions.keys() - moved.positions.keys()))
-        ],
-        source=index,
-        is_given_up=is_given_up,
-        stream_notes=[] if listing is None else listing.notes(base),
-        drops_streams=bool(recreated),
-    )
-
-
-def _choose(wanted: int | None, sources: Sequence[Offsets | None]) -> tuple[int, Offsets]:
-    ours = {index: offsets for index, offsets in enumerate(sources) if offsets is not None}
-    known = ", ".join(map(str, ours))
-    if wanted is None and len(ours) > 1:
-        raise UsageError(f"the query has several sources of Sluice: give --source, one of {known}")
-    index = next(iter(ours), None) if wanted is None else wanted
-    if index is None:
-        raise CheckpointError("the checkpoint holds no offsets of Sluice's source")
-    if index not in ours:
-        raise UsageError(f"--source {index}: the sources of Sluice are {known or 'none'}")
-    return index, ours[index]
+    changes = [
+        ShardChange(split, base.positions.get(split), moved.positions.get(split), split.stream in recreated)
+        for split in sorted(wanted.keys() | (base.positions.keys() - moved.positions.keys()))
+    ]
+    notes = [] if listing is None else listing.notes(base)
+    return change_of(checkpoint, index, end.sources[index].text_of(moved), changes, notes)
 
 
 @dataclass(frozen=True)

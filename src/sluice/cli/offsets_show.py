@@ -24,6 +24,7 @@ from sluice.source.model.offsets import After, Closed, Offsets, Position
 from sluice.source.model.splits import SplitId
 
 HELP = "where every shard is, how far behind, and what the next batch starts from"
+EXAMPLE = "sluice offsets show s3://bucket/checkpoints/orders --live --region eu-west-1"
 
 _PAGES: Final = 20
 """Pages that are read of a shard, at most."""

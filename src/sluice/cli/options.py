@@ -8,12 +8,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from sluice.aws.calling.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
+from sluice.aws.calling.connection import (
+    CONNECTION_OPTIONS,
+    ENDPOINT_URL,
+    PROFILE,
+    REGION,
+    ConnectionConfig,
+    connection_from_options,
+)
 from sluice.cli.report import UsageError
 from sluice.options import read_options
 
-__all__ = ["add_connection", "add_options", "connection_of", "given_options", "read_connection"]
+__all__ = [
+    "add_connection",
+    "add_flags",
+    "add_options",
+    "check_flags",
+    "connection_of",
+    "given_options",
+    "has_options",
+    "read_connection",
+]
 
+_FLAGS: Final = {"--region": REGION, "--profile": PROFILE, "--endpoint-url": ENDPOINT_URL}
+"""Connection options that have a flag, as the AWS CLI spells it."""
 _CONNECTION_KEYS: Final = frozenset(option.key.lower() for option in CONNECTION_OPTIONS)
 
 
@@ -30,16 +48,41 @@ def add_options(parser: argparse.ArgumentParser, what: str, *, prefix: str = "")
     )
 
 
+def add_flags(parser: argparse.ArgumentParser, *, is_top: bool) -> None:
+    """Declares the flags of `_FLAGS`, before a command (`is_top`), or after it; the last one holds."""
+    for flag, option in _FLAGS.items():
+        parser.add_argument(
+            flag,
+            dest=option.key,
+            metavar="VALUE",
+            default=None if is_top else argparse.SUPPRESS,
+            help=f"the same as --option {option.key}=VALUE",
+        )
+
+
+def check_flags(arguments: argparse.Namespace) -> None:
+    """Raises UsageError if a flag is given to a command that calls no service."""
+    for flag, option in _FLAGS.items():
+        if getattr(arguments, option.key) is not None and not hasattr(arguments, "option"):
+            raise UsageError(f"{flag}: '{arguments.command_path}' calls no service; leave it out")
+
+
+def has_options(arguments: argparse.Namespace, *, prefix: str = "") -> bool:
+    """Whether ``--option`` or ``--options`` is given."""
+    name = f"{prefix}_option" if prefix else "option"
+    return bool(getattr(arguments, name) or getattr(arguments, f"{name}s"))
+
+
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Declares ``--option`` and ``--options`` for connection options."""
     add_options(parser, "a connection option, such as region=eu-west-1 or endpointUrl=http://…")
 
 
 def given_options(arguments: argparse.Namespace, *, prefix: str = "") -> dict[str, str]:
-    """The options that were given. Those of the command line replace those of the file.
+    """The options that were given, with the flags. Those of the command line replace those of the file.
 
     Raises:
-        UsageError: an option has no value, or the file cannot be read.
+        UsageError: an option has no value, the file cannot be read, or a flag and an option disagree.
     """
     name = f"{prefix}_option" if prefix else "option"
     pairs: Sequence[str] = getattr(arguments, name)
@@ -48,6 +91,14 @@ def given_options(arguments: argparse.Namespace, *, prefix: str = "") -> dict[st
     for pair in pairs:
         key, value = _split(pair, f"--{name.replace('_', '-')}")
         options = {each: options[each] for each in options if each.lower() != key.lower()} | {key: value}
+    given = {key.lower(): value for key, value in options.items()}
+    for flag, option in _FLAGS.items():
+        value = getattr(arguments, option.key)
+        other = given.get(option.key.lower(), value)
+        if value is not None and other != value:
+            raise UsageError(f"{flag} is {value!r}, and option '{option.key}' is {other!r}: give one of them")
+        if value is not None and option.key.lower() not in given:
+            options[option.key] = value
     return options
 
 

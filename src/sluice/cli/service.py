@@ -116,18 +116,12 @@ class LiveStream:
     arn: str
     created: int
     open_shards: int
-    is_on_demand: bool
 
     @classmethod
     def parse(cls, answer: Mapping[str, Any]) -> LiveStream:
         summary = answer["StreamDescriptionSummary"]
-        mode = summary.get("StreamModeDetails", {}).get("StreamMode")
-        return cls(
-            summary["StreamARN"],
-            micros_from_datetime(summary["StreamCreationTimestamp"]),
-            summary["OpenShardCount"],
-            mode == "ON_DEMAND",
-        )
+        created = micros_from_datetime(summary["StreamCreationTimestamp"])
+        return cls(summary["StreamARN"], created, summary["OpenShardCount"])
 
 
 def describe_stream(calls: Calls, stream: StreamRef) -> LiveStream:

@@ -120,8 +120,8 @@ class Findings:
         target: str,
         request: Mapping[str, Any],
         *,
-        action: str,
         read: Callable[[Mapping[str, Any]], T],
+        action: str | None = None,
         show: Callable[[T], str] = lambda _answer: "allowed",
         if_denied: Status = "failed",
         fine: Mapping[str, str] | None = None,
@@ -129,8 +129,8 @@ class Findings:
         """Calls a service, and notes whether the caller may.
 
         Args:
-            action: the IAM action that the call needs.
             read: takes the answer; returns what `attempt` returns.
+            action: the IAM action that the call needs; None: it is named as the call.
             show: what the finding says of it.
             if_denied: the status where the call is not allowed.
             fine: error codes that only a permitted call gets, and what the finding says then.
@@ -138,6 +138,7 @@ class Findings:
         Returns:
             None where the call failed.
         """
+        action = action or f"{service}:{operation}"
         what = f"{action} on {target}"
         if self.is_unreachable:
             self.add(what, "unknown", "not tried, since the endpoint does not answer", action)

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from sluice.cli.checks.findings import Findings
@@ -30,108 +30,111 @@ def check_sink(findings: Findings, options: Mapping[str, str]) -> None:
     given = {key.lower(): value for key, value in options.items()}
     name = given["destination"]
     path = given.get("deadletterpath", "")
-    check = _CHECKS.get(name.lower())
-    if check is not None or path.startswith("s3://"):
+    service = name.lower()
+    is_known = service == "s3" or service in _DESCRIBED
+    if is_known or path.startswith("s3://"):
         identity = find_identity(findings)
         if identity is None:
             return
-        if check is not None:
-            check(findings, identity, given)
+        if service == "s3":
+            _s3(findings, identity, given)
+        elif is_known:
+            _check_described(service, findings, identity, given)
         if path.startswith("s3://"):
-            _check_s3_dead_letters(identity, path)
-    if name.lower() == "http":
+            bucket, prefix = split_s3_path(path)
+            resource = f"arn:{identity.partition}:s3:::{bucket}/{prefix}*"
+            identity.may("s3:PutObject", resource, why=_WRITES)
+    if service == "http":
         _check_connection(findings, given["url"])
-    elif check is None:
+    elif not is_known:
         findings.add(f"destination {name}", "unknown", "its options are fine; only writing shows more")
     if path and not path.startswith("s3://"):
         _check_directory(findings, path)
 
 
-def _region(findings: Findings) -> str:
-    return findings.connection.region or "*"
+class _Described(NamedTuple):
+    """What a sink writes to, and the call that describes it.
+
+    Attributes:
+        operation: the call.
+        field: of its answer, which holds the description.
+        arn: of the description.
+        resource: of an ARN that is not known.
+        write: the operation that writes.
+        show: what the finding says of a description.
+    """
+
+    operation: str
+    field: str
+    arn: str
+    resource: str
+    write: str
+    show: Callable[[Mapping[str, Any]], str]
 
 
-def _kinesis(findings: Findings, identity: Identity, given: Mapping[str, str]) -> None:
-    arn, name = given.get("streamarn"), given.get("streamname")
-    address = {"StreamARN": arn} if arn else {"StreamName": name}
-    stream = name or str(arn).rpartition("/")[2]
-    found = findings.attempt(
-        "kinesis",
+_DESCRIBED: Final[Mapping[str, _Described]] = {
+    "kinesis": _Described(
         "DescribeStreamSummary",
-        stream,
-        address,
-        action="kinesis:DescribeStreamSummary",
-        read=lambda answer: dict(answer["StreamDescriptionSummary"]),
-        show=lambda summary: str(summary["StreamStatus"]),
-        if_denied="unknown",
-    )
-    if given.get("aggregate", "").lower() == "true":
-        findings.attempt(
-            "kinesis",
-            "ListShards",
-            stream,
-            {**address, "MaxResults": 1},
-            action="kinesis:ListShards",
-            read=lambda answer: len(answer["Shards"]),
-        )
-    resource = arn or (found or {}).get(
-        "StreamARN", f"arn:{identity.partition}:kinesis:{_region(findings)}:*:stream/{stream}"
-    )
-    identity.may("kinesis:PutRecords", resource, why=_WRITES)
-
-
-def _firehose(findings: Findings, identity: Identity, given: Mapping[str, str]) -> None:
-    stream = given["deliverystream"]
-    found = findings.attempt(
-        "firehose",
+        "StreamDescriptionSummary",
+        "StreamARN",
+        "stream/",
+        "PutRecords",
+        lambda stream: str(stream["StreamStatus"]),
+    ),
+    "firehose": _Described(
         "DescribeDeliveryStream",
-        stream,
-        {"DeliveryStreamName": stream},
-        action="firehose:DescribeDeliveryStream",
-        read=lambda answer: dict(answer["DeliveryStreamDescription"]),
-        show=lambda stream: str(stream["DeliveryStreamStatus"]),
-        if_denied="unknown",
-    )
-    unknown = f"arn:{identity.partition}:firehose:{_region(findings)}:*:deliverystream/{stream}"
-    identity.may("firehose:PutRecordBatch", (found or {}).get("DeliveryStreamARN", unknown), why=_WRITES)
-
-
-def _dynamodb(findings: Findings, identity: Identity, given: Mapping[str, str]) -> None:
-    table = given["tablename"]
-    found = findings.attempt(
-        "dynamodb",
+        "DeliveryStreamDescription",
+        "DeliveryStreamARN",
+        "deliverystream/",
+        "PutRecordBatch",
+        lambda stream: str(stream["DeliveryStreamStatus"]),
+    ),
+    "dynamodb": _Described(
         "DescribeTable",
-        table,
-        {"TableName": table},
-        action="dynamodb:DescribeTable",
-        read=lambda answer: dict(answer["Table"]),
-        show=lambda table: (
+        "Table",
+        "TableArn",
+        "table/",
+        "BatchWriteItem",
+        lambda table: (
             f"{table['TableStatus']}, key {', '.join(each['AttributeName'] for each in table['KeySchema'])}"
         ),
-        if_denied="unknown",
-    )
-    unknown = (
-        table
-        if table.startswith("arn:")
-        else f"arn:{identity.partition}:dynamodb:{_region(findings)}:*:table/{table}"
-    )
-    identity.may("dynamodb:BatchWriteItem", (found or {}).get("TableArn", unknown), why=_WRITES)
+    ),
+    "sqs": _Described("GetQueueAttributes", "Attributes", "QueueArn", "", "SendMessage", lambda _: "allowed"),
+}
 
 
-def _sqs(findings: Findings, identity: Identity, given: Mapping[str, str]) -> None:
+def _address(service: str, given: Mapping[str, str]) -> tuple[str, Mapping[str, Any]]:
+    """The name of what a sink writes to, or its ARN, and the parameters of the call that describes it."""
+    match service:
+        case "kinesis" if arn := given.get("streamarn"):
+            return arn, {"StreamARN": arn}
+        case "kinesis":
+            return given["streamname"], {"StreamName": given["streamname"]}
+        case "firehose":
+            return given["deliverystream"], {"DeliveryStreamName": given["deliverystream"]}
+        case "dynamodb":
+            return given["tablename"], {"TableName": given["tablename"]}
     url = given["queueurl"]
-    name = url.rpartition("/")[2]
+    return url.rpartition("/")[2], {"QueueUrl": url, "AttributeNames": ["QueueArn"]}
+
+
+def _check_described(service: str, findings: Findings, identity: Identity, given: Mapping[str, str]) -> None:
+    described, (name, address) = _DESCRIBED[service], _address(service, given)
     found = findings.attempt(
-        "sqs",
-        "GetQueueAttributes",
+        service,
+        described.operation,
         name,
-        {"QueueUrl": url, "AttributeNames": ["QueueArn"]},
-        action="sqs:GetQueueAttributes",
-        read=lambda answer: dict(answer["Attributes"]),
+        address,
+        read=lambda answer: dict(answer[described.field]),
+        show=described.show,
         if_denied="unknown",
     )
-    unknown = f"arn:{identity.partition}:sqs:{_region(findings)}:*:{name}"
-    identity.may("sqs:SendMessage", (found or {}).get("QueueArn", unknown), why=_WRITES)
+    if service == "kinesis" and given.get("aggregate", "").lower() == "true":
+        request = {**address, "MaxResults": 1}
+        findings.attempt("kinesis", "ListShards", name, request, read=lambda answer: len(answer["Shards"]))
+    where = f"arn:{identity.partition}:{service}:{findings.connection.region or '*'}:*:{described.resource}"
+    unknown = name if name.startswith("arn:") else f"{where}{name}"
+    identity.may(f"{service}:{described.write}", (found or {}).get(described.arn, unknown), why=_WRITES)
 
 
 def _s3(findings: Findings, identity: Identity, given: Mapping[str, str]) -> None:
@@ -182,20 +185,6 @@ def _check_connection(findings: Findings, url: str) -> None:
         findings.add(what, "failed", f"{type(error).__name__}: {error}")
         return
     findings.add(what, "ok", "it accepts connections; nothing was sent")
-
-
-_CHECKS: Final[Mapping[str, Callable[[Findings, Identity, Mapping[str, str]], None]]] = {
-    "kinesis": _kinesis,
-    "firehose": _firehose,
-    "dynamodb": _dynamodb,
-    "sqs": _sqs,
-    "s3": _s3,
-}
-
-
-def _check_s3_dead_letters(identity: Identity, path: str) -> None:
-    bucket, prefix = split_s3_path(path)
-    identity.may("s3:PutObject", f"arn:{identity.partition}:s3:::{bucket}/{prefix}*", why=_WRITES)
 
 
 def _check_directory(findings: Findings, path: str) -> None:

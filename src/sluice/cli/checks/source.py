@@ -35,7 +35,6 @@ def _check_stream(findings: Findings, stream: StreamRef) -> str | None:
         "DescribeStreamSummary",
         stream.name,
         stream.address,
-        action="kinesis:DescribeStreamSummary",
         read=lambda answer: dict(answer["StreamDescriptionSummary"]),
         show=_shown,
     )
@@ -61,40 +60,28 @@ def _check_reading(findings: Findings, stream: StreamRef) -> None:
         "ListShards",
         name,
         {**stream.address, "MaxResults": 1},
-        action="kinesis:ListShards",
         read=lambda answer: [str(each["ShardId"]) for each in answer["Shards"]],
     )
     if findings.found[-1].is_absent:
         return
-    shard = shards[0] if shards else _SOME_SHARD
+    request = {"ShardId": shards[0] if shards else _SOME_SHARD, "ShardIteratorType": "TRIM_HORIZON"}
     iterator = findings.attempt(
         "kinesis",
         "GetShardIterator",
         name,
-        {**stream.address, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"},
-        action="kinesis:GetShardIterator",
+        {**stream.address, **request},
         read=lambda answer: str(answer["ShardIterator"]),
         # The shard was guessed, as shards could not be listed. A caller who may not ask gets another error
         # first.
         fine={} if shards else {"ResourceNotFoundException": "allowed"},
     )
     if iterator is None:
-        findings.add(
-            f"kinesis:GetRecords on {name}",
-            "unknown",
-            "not tried, as it needs an iterator",
-            "kinesis:GetRecords",
-        )
+        action = "kinesis:GetRecords"
+        findings.add(f"{action} on {name}", "unknown", "not tried, as it needs an iterator", action)
         return
     arn = {} if stream.arn is None else {"StreamARN": stream.arn}
-    findings.attempt(
-        "kinesis",
-        "GetRecords",
-        name,
-        {"ShardIterator": iterator, "Limit": 1, **arn},
-        action="kinesis:GetRecords",
-        read=lambda answer: len(answer["Records"]),
-    )
+    records = {"ShardIterator": iterator, "Limit": 1, **arn}
+    findings.attempt("kinesis", "GetRecords", name, records, read=lambda answer: len(answer["Records"]))
 
 
 def _check_consumer(
@@ -105,14 +92,12 @@ def _check_consumer(
         return
     given = fan_out.arns.get(stream.name)
     name = given or fan_out.consumer_name or ""
-    request = {"ConsumerARN": given} if given else {"StreamARN": arn, "ConsumerName": name}
     target = consumer_path(given) if given else f"{stream.name}/consumer/{name}"
     status = findings.attempt(
         "kinesis",
         "DescribeStreamConsumer",
         target,
-        request,
-        action="kinesis:DescribeStreamConsumer",
+        {"ConsumerARN": given} if given else {"StreamARN": arn, "ConsumerName": name},
         read=lambda answer: dict(answer["ConsumerDescription"]),
         show=lambda consumer: f"the consumer is {consumer['ConsumerStatus']}",
         fine={} if given else {"ResourceNotFoundException": "allowed; the query will register the consumer"},
@@ -122,21 +107,18 @@ def _check_consumer(
         "ListStreamConsumers",
         stream.name,
         {"StreamARN": arn},
-        action="kinesis:ListStreamConsumers",
         read=lambda answer: len(answer["Consumers"]),
         show=lambda count: f"allowed; {count} consumers",
         if_denied="warning",  # errors name the consumers that there are
     )
-    if not given and status is None and (consumers or 0) >= _MOST_CONSUMERS:
-        findings.add(
-            f"consumer {target}",
-            "warning",
-            f"the stream has {consumers} consumers, and most streams take no more than {_MOST_CONSUMERS}",
-        )
     if not given:
-        identity.may(
-            "kinesis:RegisterStreamConsumer", arn, why="it would register a consumer, which is billed"
-        )
+        if status is None and (consumers or 0) >= _MOST_CONSUMERS:
+            many = (
+                f"the stream has {consumers} consumers, and most streams take no more than {_MOST_CONSUMERS}"
+            )
+            findings.add(f"consumer {target}", "warning", many)
+        why = "it would register a consumer, which is billed"
+        identity.may("kinesis:RegisterStreamConsumer", arn, why=why)
     found = given or (status or {}).get("ConsumerARN")
     if found is None:
         # The query describes the consumer that it has registered by its ARN, which IAM decides on its own.
@@ -145,13 +127,11 @@ def _check_consumer(
             "DescribeStreamConsumer",
             f"{target}:*",
             {"ConsumerARN": f"{arn}/consumer/{name}:{NOT_CREATED}"},
-            action="kinesis:DescribeStreamConsumer",
             read=lambda _answer: None,
             fine={"ResourceNotFoundException": "allowed"},
         )
         found = f"{arn}/consumer/{name}:*"
     if not given and fan_out.deregister:
         identity.may("kinesis:DeregisterStreamConsumer", found, why="it would end the consumer")
-    identity.may(
-        "kinesis:SubscribeToShard", found, why="it would take over the subscription of a query that runs"
-    )
+    why = "it would take over the subscription of a query that runs"
+    identity.may("kinesis:SubscribeToShard", found, why=why)

@@ -13,7 +13,7 @@ from sluice.cli.checks.findings import Finding, Findings
 from sluice.cli.checks.identity import Identity, find_identity
 from sluice.cli.checks.sink import check_sink
 from sluice.cli.checks.source import check_source
-from sluice.cli.options import add_options, given_options, read_connection
+from sluice.cli.options import add_options, given_options, has_options, read_connection
 from sluice.cli.report import Report, UsageError
 from sluice.destinations.registry import read_sink
 from sluice.dynamodb_streams.source import FORMAT as DYNAMODB_STREAMS
@@ -22,6 +22,7 @@ from sluice.errors import OptionError
 from sluice.kinesis.options.config import source_config_from_options
 
 HELP = "check credentials, endpoint, streams or tables, permissions, consumers and destination of a query"
+EXAMPLE = "sluice check --region eu-west-1 --option streamName=orders --option recordPublisher=polling"
 
 _KINESIS: Final = "kinesis-efo"
 _MARKS: Final = {"ok": "ok", "failed": "FAILED", "warning": "warning", "unknown": "unknown"}
@@ -29,9 +30,9 @@ _MARKS: Final = {"ok": "ok", "failed": "FAILED", "warning": "warning", "unknown"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
-    parser.epilog = (
-        "Nothing is written, and no consumer is registered. One record of each stream is read. What can't be "
-        "tried without writing is asked of IAM's simulator, and is unknown where that is not allowed."
+    parser.description = (
+        "Checks whether a query could start. Nothing is written, no consumer is registered, and a record of "
+        "each stream is read. IAM's simulator is asked for what would write; without it that is unknown."
     )
     parser.add_argument(
         "--format",
@@ -46,7 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Checks a source, a sink, or both."""
-    source, sink = given_options(arguments), given_options(arguments, prefix="sink")
+    source = given_options(arguments) if has_options(arguments) else {}
+    sink = given_options(arguments, prefix="sink") if has_options(arguments, prefix="sink") else {}
     if not source and not sink:
         raise UsageError(
             "give --option or --options for a source, --sink-option or --sink-options for a sink"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from sluice.aws.calling.calls import Calls
 from sluice.aws.calling.connection import ConnectionConfig
@@ -28,34 +27,18 @@ from sluice.cli.service import (
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import iso_instant
-from sluice.kinesis.consumers.calls import (
-    DESCRIBE,
-    ConsumerDescription,
-    deregister_consumer,
-    list_consumers,
-    read_description,
-)
+from sluice.kinesis.consumers.calls import DESCRIBE, deregister_consumer, list_consumers, read_description
 from sluice.kinesis.options.streams import StreamRef
 
-HELP = "list the fan-out consumers of streams with what they cost, and remove ones left over"
-
-PRICE: Final = 0.015
-"""Dollars for a consumer, a shard and an hour in us-east-1, of streams with provisioned capacity.
-
-https://aws.amazon.com/kinesis/data-streams/pricing/; streams on demand have no such price."""
-
-_REMOVAL_CODES: Final = (
-    "Of a removal 0 says that every consumer was removed (without --execute: would be), or was gone already, "
-    "as its stream shows; 1, that at least one was refused, not found, or could not be removed. The output "
-    "has a line for each, and the others were removed."
-)
+HELP = "list the fan-out consumers of streams, which are billed by shard and hour, and remove ones left over"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    text = "the consumers of streams, what each costs an hour, and which checkpoint it belongs to"
-    listing = subparsers.add_parser("list", help=text, description=text)
+    text = "the consumers of streams, their open shards, and which checkpoint it belongs to"
+    example = "sluice consumers list --stream orders --checkpoint s3://bucket/checkpoints/orders"
+    listing = subparsers.add_parser("list", help=text, description=text, epilog=example)
     listing.add_argument(
         "--stream",
         action="append",
@@ -66,16 +49,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing.add_argument(
         "--all-streams", action="store_true", help="of all streams of the account and region"
     )
-    listing.add_argument(
-        "--price",
-        type=float,
-        default=PRICE,
-        help=f"dollars for a consumer, a shard and an hour in your region; {PRICE} as in us-east-1",
-    )
     _add_checkpoints(listing, "whose consumers to name; its streams are listed, too")
     listing.set_defaults(run=_list)
     text = "deregister consumers; shows which unless --execute is given"
-    removal = subparsers.add_parser("remove", help=text, description=text, epilog=_REMOVAL_CODES)
+    example = "sluice consumers remove arn:aws:kinesis:eu-west-1:1234:stream/orders/consumer/q:1764000000"
+    removal = subparsers.add_parser("remove", help=text, description=text, epilog=example)
     removal.add_argument("arn", nargs="+", help=f"{CONSUMER_ARN_FORM}; the region of the ARN is used")
     _add_checkpoints(removal, "whose query may use consumers of its streams: they are not removed")
     removal.add_argument("--execute", action="store_true", help="do it")
@@ -99,14 +77,7 @@ def _add_checkpoints(parser: argparse.ArgumentParser, what: str) -> None:
 # --- list ----------------------------------------------------------------------------------------------
 
 
-def _cost(stream: LiveStream, consumer: ConsumerDescription, price: float) -> float:
-    """Dollars an hour, besides the price of what is read."""
-    return 0.0 if stream.is_on_demand or consumer.status == "DELETING" else stream.open_shards * price
-
-
 def _list(arguments: argparse.Namespace) -> Report:
-    if not 0 <= arguments.price < math.inf:  # NaN is none, and no JSON
-        raise UsageError("--price is a number of dollars from 0 on")
     connection = connection_of(arguments)
     queries = _Queries.of(arguments.checkpoint, connection)
     wanted = {parse_stream(each) for each in arguments.stream} | queries.streams
@@ -114,32 +85,29 @@ def _list(arguments: argparse.Namespace) -> Report:
         wanted |= set(map(StreamRef, _all_streams(connection)))
     elif not wanted:
         raise UsageError("whose consumers? Give --stream, --checkpoint or --all-streams")
-    found: list[dict[str, Any]] = []
-    for name, stream, calls in _described(connection, wanted):
-        found += [
-            {
-                "stream": name,
-                "name": each.name,
-                "arn": each.arn,
-                "status": each.status,
-                "registered": None if each.created is None else iso_instant(each.created),
-                "openShards": stream.open_shards,
-                "dollarsAnHour": round(_cost(stream, each, arguments.price), 6),
-                "checkpoint": queries.owners.get(each.arn),
-                "perhapsUsedBy": queries.readers(stream.arn),
-            }
-            for each in sorted(list_consumers(calls, stream.arn), key=lambda each: each.name)
-        ]
+    found = [
+        {
+            "stream": name,
+            "name": each.name,
+            "arn": each.arn,
+            "status": each.status,
+            "registered": None if each.created is None else iso_instant(each.created),
+            "openShards": stream.open_shards,
+            "checkpoint": queries.owners.get(each.arn),
+            "perhapsUsedBy": queries.readers(stream.arn),
+        }
+        for name, stream, calls in _described(connection, wanted)
+        for each in sorted(list_consumers(calls, stream.arn), key=lambda each: each.name)
+    ]
+    there = {each["arn"] for each in found}
     value = {
         "streams": sorted({stream.name for stream in wanted}),
         "consumers": found,
-        "dollarsAnHour": round(sum(each["dollarsAnHour"] for each in found), 6),
         # Registered by a query, and not there any more: the query registers another one when it starts.
-        "missing": {
-            arn: where for arn, where in queries.owners.items() if arn not in {each["arn"] for each in found}
-        },
+        "missing": {arn: where for arn, where in queries.owners.items() if arn not in there},
     }
-    return Report(value, _text(value, has_checkpoints=bool(arguments.checkpoint)))
+    unknown = "no checkpoint given" if arguments.checkpoint else "give --checkpoint to know"
+    return Report(value, _text(value, unknown))
 
 
 def _described(
@@ -155,29 +123,22 @@ def _described(
     return [found[key] for key in sorted(found)]
 
 
-def _text(value: Mapping[str, Any], *, has_checkpoints: bool) -> str:
-    if not value["consumers"]:
-        lines = [f"no consumers: {', '.join(value['streams'])}"]
-    else:
-        unknown = "no checkpoint given" if has_checkpoints else "give --checkpoint to know"
+def _text(value: Mapping[str, Any], unknown: str) -> str:
+    lines = [f"no consumers: {', '.join(value['streams'])}"]
+    if value["consumers"]:
         rows = [
             (
                 f"{each['stream']}/{each['name']}",
                 each["status"],
                 each["registered"],
-                f"${each['dollarsAnHour']:.3f}",
+                each["openShards"],
                 each["checkpoint"] or _perhaps(each["perhapsUsedBy"]) or unknown,
             )
             for each in value["consumers"]
         ]
-        lines = [
-            table(("CONSUMER", "STATUS", "REGISTERED", "AN HOUR", "BELONGS TO"), rows),
-            "",
-            f"${value['dollarsAnHour']:.3f} an hour in all, and the price of what they read",
-            *(f"{each['stream']}/{each['name']}  {each['arn']}" for each in value["consumers"]),
-        ]
-    lines += [f"gone: {arn}, of {where}" for arn, where in value["missing"].items()]
-    return "\n".join(lines)
+        arns = (f"{each['stream']}/{each['name']}  {each['arn']}" for each in value["consumers"])
+        lines = [table(("CONSUMER", "STATUS", "REGISTERED", "SHARDS", "BELONGS TO"), rows), "", *arns]
+    return "\n".join([*lines, *(f"gone: {arn}, of {where}" for arn, where in value["missing"].items())])
 
 
 def _perhaps(paths: Sequence[str]) -> str:
@@ -248,34 +209,22 @@ def _all_streams(connection: ConnectionConfig) -> list[str]:
 # --- remove --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """What happened to a consumer; `is_problem` if it may still be there, and was to be removed."""
-
-    text: str
-    is_problem: bool = False
-
-
 def _remove(arguments: argparse.Namespace) -> Report:
     connection = connection_of(arguments)
     arns = [_parsed(text) for text in arguments.arn]
     calls = [kinesis_calls(in_region(connection, arn)) for arn in arns]
     queries = _Queries.of(arguments.checkpoint, connection)
     outcomes = [_outcome(arguments, each, arn, queries) for each, arn in zip(calls, arns, strict=True)]
+    found = list(zip(arns, outcomes, strict=True))
     value = {
         "executed": arguments.execute,
-        "consumers": [
-            {"arn": arn.text, "outcome": outcome.text} for arn, outcome in zip(arns, outcomes, strict=True)
-        ],
+        "consumers": [{"arn": arn.text, "outcome": text} for arn, (text, _) in found],
     }
-    lines = [f"{outcome.text}: {arn.text}" for arn, outcome in zip(arns, outcomes, strict=True)]
+    lines = [f"{text}: {arn.text}" for arn, (text, _) in found]
     if not arguments.execute:
-        advice = (
-            "Nothing was changed. Give --execute to do it; a query that reads with it fails over to polling, "
-            "or registers another one when it starts."
-        )
-        lines += ["", advice]
-    return Report(value, "\n".join(lines), has_problem=any(each.is_problem for each in outcomes))
+        advice = "a query that reads with it fails over to polling, or registers another one when it starts"
+        lines += ["", f"Nothing was changed. Give --execute to do it; {advice}."]
+    return Report(value, "\n".join(lines), has_problem=any(is_problem for _, is_problem in outcomes))
 
 
 def _parsed(text: str) -> ConsumerArn:
@@ -285,51 +234,37 @@ def _parsed(text: str) -> ConsumerArn:
         raise UsageError(f"{text!r} is not the ARN of a consumer: {CONSUMER_ARN_FORM}") from None
 
 
-def _outcome(arguments: argparse.Namespace, calls: Calls, arn: ConsumerArn, queries: _Queries) -> _Outcome:
-    if not arguments.force and (refusal := _refusal(arn, queries)):
-        return _Outcome(f"refused, as {refusal} (--force removes it)", is_problem=True)
+def _outcome(
+    arguments: argparse.Namespace, calls: Calls, arn: ConsumerArn, queries: _Queries
+) -> tuple[str, bool]:
+    """What happened to a consumer, and whether it was to be removed and may still be there."""
+    if not arguments.force:
+        if owner := queries.owners.get(arn.text):
+            return f"refused, as it belongs to {owner} (--force removes it)", True
+        if readers := ", ".join(queries.readers(arn.stream_arn)):
+            why = f"it is perhaps in use: {readers} may read {arn.stream} with it"
+            return f"refused, as {why} (--force removes it)", True
     try:
-        return _removed(calls, arn, execute=arguments.execute)
+        status = calls.call(
+            DESCRIBE, consumer_path(arn.text), {"ConsumerARN": arn.text}, read_description
+        ).status
+        if arguments.execute and status != "DELETING":
+            deregister_consumer(calls, arn.text)
     except ServiceError as error:  # what was done to the others is still to be reported
-        return _Outcome(f"not removed ({error})", is_problem=True)
-
-
-def _refusal(arn: ConsumerArn, queries: _Queries) -> str | None:
-    """Why a query may need a consumer."""
-    if owner := queries.owners.get(arn.text):
-        return f"it belongs to {owner}"
-    if readers := queries.readers(arn.stream_arn):
-        return f"it is perhaps in use: {', '.join(readers)} may read {arn.stream} with it"
-    return None
-
-
-def _removed(calls: Calls, arn: ConsumerArn, *, execute: bool) -> _Outcome:
-    request = {"ConsumerARN": arn.text}
-    try:
-        status = calls.call(DESCRIBE, consumer_path(arn.text), request, read_description).status
-    except ServiceError as error:
-        if not error.missing:
-            raise
-        return _missing(calls, arn)
+        return _missing(calls, arn) if error.missing else (f"not removed ({error})", True)
     if status == "DELETING":
-        return _Outcome("is being removed already")
-    if not execute:
-        return _Outcome("would be removed")
-    deregister_consumer(calls, arn.text)
-    return _Outcome("removed")
+        return "is being removed already", False
+    return "removed" if arguments.execute else "would be removed", False
 
 
-def _missing(calls: Calls, arn: ConsumerArn) -> _Outcome:
+def _missing(calls: Calls, arn: ConsumerArn) -> tuple[str, bool]:
     """A consumer is gone if its stream is there. Otherwise another account or endpoint may have answered."""
     try:
         describe_stream(calls, StreamRef(arn.stream, arn.stream_arn))
     except OtherStreamError as error:
-        return _Outcome(f"not found ({error})", is_problem=True)
+        return f"not found ({error})", True
     except ServiceError as error:
         if not error.missing:
-            raise
-        return _Outcome(
-            "not found, and neither is its stream (are account and endpoint those of the ARN?)",
-            is_problem=True,
-        )
-    return _Outcome("was gone already")
+            return f"not removed ({error})", True
+        return "not found, and neither is its stream (are account and endpoint those of the ARN?)", True
+    return "was gone already", False

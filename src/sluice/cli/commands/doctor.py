@@ -8,11 +8,12 @@ from sluice.cli.installation import check_installation
 from sluice.cli.report import Report
 
 HELP = "check Python, PySpark, Java, packages, and whether Spark finds Sluice"
+EXAMPLE = "sluice doctor --json"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
-    parser.epilog = "Run it in the shell, and in the environment, from which the application is started."
+    parser.description = f"{HELP}; run it in the shell, and in the environment, of the application"
     parser.set_defaults(run=run)
 
 

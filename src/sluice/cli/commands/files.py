@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_options
@@ -25,12 +25,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     text = "the committed batches below a path, and files of none"
-    listing = subparsers.add_parser("list", help=text, description=text)
+    example = "sluice files list s3://lake/orders --region eu-west-1"
+    listing = subparsers.add_parser("list", help=text, description=text, epilog=example)
     _add_path(listing)
-    listing.add_argument("--urls", action="store_true", help="the URLs of the committed files, one a line")
     listing.set_defaults(run=_list)
     text = "remove the files of old batches; shows which unless --execute is given"
-    removal = subparsers.add_parser("expire", help=text, description=text)
+    example = "sluice files expire s3://lake/orders --before 2026-11-01"
+    removal = subparsers.add_parser("expire", help=text, description=text, epilog=example)
     _add_path(removal)
     removal.add_argument(
         "--before", required=True, metavar="TIME", help=f"committed before: {TIMESTAMP.allowed}"
@@ -73,12 +74,7 @@ def _list(arguments: argparse.Namespace) -> Report:
             for each in found.uncommitted
         ],
     }
-    if arguments.urls:
-        return Report(value, "\n".join(urls))
-    rows = [
-        (v["query"], v["batch"], v["files"], v["rows"], v["bytes"], v["committed"]) for v in value["batches"]
-    ]
-    lines = [table(("QUERY", "BATCH", "FILES", "ROWS", "BYTES", "COMMITTED"), rows)]
+    lines = [_table(value["batches"])]
     total = sum(each.size for each in epochs)
     lines += [
         "",
@@ -116,15 +112,17 @@ def _expire(arguments: argparse.Namespace) -> Report:
         "batches": [_value(each) for each in chosen],
         "deletedFiles": deleted,
     }
-    rows = [
-        (v["query"], v["batch"], v["files"], v["rows"], v["bytes"], v["committed"]) for v in value["batches"]
-    ]
-    lines = [table(("QUERY", "BATCH", "FILES", "ROWS", "BYTES", "COMMITTED"), rows), ""]
+    lines = [_table(value["batches"]), ""]
     if arguments.execute:
         lines.append(f"{deleted} files deleted. The batches stay committed, without files.")
     else:
         lines.append("Nothing was changed. Give --execute to do it.")
     return Report(value, "\n".join(lines))
+
+
+def _table(batches: Sequence[Mapping[str, Any]]) -> str:
+    keys = ("query", "batch", "files", "rows", "bytes", "committed")
+    return table([key.upper() for key in keys], ([each[key] for key in keys] for each in batches))
 
 
 def _value(epoch: CommittedEpoch) -> dict[str, Any]:

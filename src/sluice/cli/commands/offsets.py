@@ -13,4 +13,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, module in (("show", offsets_show), ("reset", offsets_reset), ("import", offsets_import)):
-        module.configure(subparsers.add_parser(name, help=module.HELP, description=module.HELP))
+        child = subparsers.add_parser(name, help=module.HELP, description=module.HELP, epilog=module.EXAMPLE)
+        module.configure(child)

@@ -11,9 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from sluice.cli.options import add_connection, add_options, connection_of, given_options, read_connection
+from sluice.cli.options import (
+    add_connection,
+    add_options,
+    connection_of,
+    given_options,
+    has_options,
+    read_connection,
+)
 from sluice.cli.report import Report, UsageError
-from sluice.cli.storage import S3_SCHEMES, Storage, open_storage
+from sluice.cli.storage import S3_SCHEMES, Storage, StorageError, open_storage
 from sluice.destinations.registry import read_sink
 from sluice.errors import SluiceError
 from sluice.sink import AsyncSinkWriter, Origin
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HELP = "send dead letters into a sink again; shows what there is unless --execute is given"
+EXAMPLE = "sluice replay s3://bucket/letters --sink-options sink.json --delete --execute"
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -50,9 +58,9 @@ _COLUMNS: Final[Mapping[str, Columns]] = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
-    parser.epilog = (
-        "A letter is sent at least once: if the command fails in the middle, run it again. What is refused "
-        "again goes to the sink's deadLetterPath, which must be another one; without it the command fails."
+    parser.description = (
+        f"{HELP}. A letter is sent at least once: if the command fails in the middle, run it again. What is "
+        "refused again goes to the sink's own deadLetterPath; without one the command fails."
     )
     parser.add_argument(
         "path", help="the deadLetterPath, or a directory below it (of a query, or of a batch)"
@@ -72,7 +80,7 @@ def run(arguments: argparse.Namespace) -> Report:
     given = {key.lower(): value for key, value in options.items()}
     columns = _columns(given)
     connection = connection_of(arguments)
-    if not (arguments.option or arguments.options):
+    if not has_options(arguments):
         connection = read_connection(options, only=True)
     storage = open_storage(arguments.path, connection)
     _sink(options)
@@ -80,7 +88,7 @@ def run(arguments: argparse.Namespace) -> Report:
     if own and _is_one_in_the_other(own, arguments.path):
         raise UsageError(f"the sink's deadLetterPath is {own}, where these letters are: give it another one")
     if not storage.exists():
-        raise UsageError(f"there is no {storage.shown}")
+        raise StorageError(f"there is no {storage.shown}")
     files = sorted(each.path for each in storage.files(recursive=True) if each.path.endswith(".jsonl"))
     counts: Counter[str] = Counter(sent=0, skipped=0, deadLetters=0)
     reasons: Counter[str] = Counter()

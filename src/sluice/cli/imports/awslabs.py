@@ -30,6 +30,7 @@ from sluice.cli.imports.places import (
     Place,
     after,
     at_time,
+    last_offset,
 )
 from sluice.instants import iso_instant
 from sluice.source.model.splits import SplitId
@@ -49,31 +50,13 @@ def imported_checkpoint(checkpoint: Checkpoint, source: int | None) -> Imported:
     Raises:
         ImportedFormatError: it is no checkpoint of that connector, or a file of it is missing.
     """
-    batch = checkpoint.last
-    if batch is None:
-        raise ImportedFormatError(f"{checkpoint.storage.shown}: no batch was planned yet")
-    offsets = {
-        index: value
-        for index, each in enumerate(checkpoint.read(batch).sources)
-        if _is_ours(value := each.json)
-    }
-    if source is None and len(offsets) == 1:
-        source = next(iter(offsets))
-    if source not in offsets:
-        found = ", ".join(map(str, offsets)) or "none"
-        raise ImportedFormatError(
-            f"{checkpoint.storage.shown}: which source? Those of awslabs' connector are {found} (--source)"
-        )
-    offset = offsets[source]
+    _, index, offset, notes = last_offset(checkpoint, source, _is_ours, "awslabs' connector")
     stream, number = str(offset["metadata"]["streamName"]), str(offset["metadata"]["batchId"])
     shards = {shard: value for shard, value in offset.items() if shard != "metadata"}
-    notes = []
     if checkpoint.in_flight is None:
         # A shard in which nothing came since a time ends at LATEST; its start has the time.
-        ends = _ends(checkpoint, source, number)
+        ends = _ends(checkpoint, index, number)
         shards |= {shard: end for shard, end in ends.items() if end.get("iteratorType") != "LATEST"}
-    else:
-        notes.append(f"batch {batch} was not committed: it is read again")
     places: dict[SplitId, Place] = {}
     unread: dict[SplitId, str] = {}
     for shard, value in shards.items():

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.cli.checkpoint import NO_OFFSET, Checkpoint
-from sluice.cli.imports.places import Imported, ImportedFormatError, Place, after
+from sluice.cli.checkpoint import Checkpoint
+from sluice.cli.imports.places import Imported, ImportedFormatError, Place, after, last_offset
 from sluice.source.model.splits import SplitId
 
 __all__ = ["imported_checkpoint"]
@@ -30,31 +30,17 @@ def imported_checkpoint(checkpoint: Checkpoint, source: int | None) -> Imported:
     Raises:
         ImportedFormatError: it is no such checkpoint.
     """
-    batch = checkpoint.last
-    if batch is None:
-        raise ImportedFormatError(f"{checkpoint.storage.shown}: no batch was planned yet")
-    ends = checkpoint.read(batch).sources
-    ours = [index for index, each in enumerate(ends) if _is_ours(each.json)]
-    if source is None and len(ours) == 1:
-        source = ours[0]
-    if source not in ours:
-        raise ImportedFormatError(
-            f"{checkpoint.storage.shown}: which source? Those of Databricks' Kinesis source are "
-            f"{', '.join(map(str, ours)) or 'none'} (--source)"
-        )
-    notes = []
-    offset = ends[source]
+    batch, index, offset, notes = last_offset(checkpoint, source, _is_ours, "Databricks' Kinesis source")
     if checkpoint.in_flight is not None:
-        notes.append(f"batch {batch} was not committed: it is read again")
-        offset = checkpoint.starts(batch)[source]
-        if offset.text == NO_OFFSET:
+        offset = checkpoint.starts(batch)[index].json
+        if offset is None:
             raise ImportedFormatError(
                 f"{checkpoint.storage.shown}: the first batch was not committed, and where it starts is not "
                 "logged: start the new query as this one was started"
             )
     places: dict[SplitId, Place] = {}
     unread: dict[SplitId, str] = {}
-    for each in offset.json:
+    for each in offset:
         split = SplitId(str(each["shard"]["stream"]), str(each["shard"]["shardId"]))
         number = each.get("lastSeqNum")
         if number is None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from sluice.cli.checkpoint import Checkpoint, CheckpointError, choose_source
 from sluice.cli.report import UsageError
 from sluice.errors import SluiceError
 from sluice.source.model.splits import Split, SplitId
 
-__all__ = ["SHARD_END", "TRIM_HORIZON", "Imported", "ImportedFormatError", "after", "at_time"]
+__all__ = ["SHARD_END", "TRIM_HORIZON", "Imported", "ImportedFormatError", "after", "at_time", "last_offset"]
 
 Place = Mapping[str, Any]
 """What ``startingPosition`` has for one shard."""
@@ -105,6 +106,32 @@ class Imported:
         for split, place in sorted(self.places.items()):
             by_stream.setdefault(split.stream, {})[split.shard] = place
         return dict(by_stream) if len(by_stream) != 1 else dict(next(iter(by_stream.values())))
+
+
+def last_offset(
+    checkpoint: Checkpoint, source: int | None, is_theirs: Callable[[Any], bool], whose: str
+) -> tuple[int, int, Any, list[str]]:
+    """The last batch that another source has logged.
+
+    Args:
+        source: the index of the source in the query; None: the only one there is.
+        is_theirs: whether a value is an offset of that source.
+        whose: for messages.
+
+    Returns:
+        Its number, the index of the source, the offset, and notes.
+
+    Raises:
+        CheckpointError, UsageError: there is no such batch or source.
+    """
+    batch = checkpoint.last
+    if batch is None:
+        raise CheckpointError(f"{checkpoint.storage.shown}: no batch was planned yet")
+    values = {index: each.json for index, each in enumerate(checkpoint.read(batch).sources)}
+    theirs = {index: value for index, value in values.items() if is_theirs(value)}
+    is_done = checkpoint.in_flight is None
+    notes = [] if is_done else [f"batch {batch} was not committed: it is read again"]
+    return batch, *choose_source(theirs, source, whose), notes
 
 
 def _ancestors(known: Iterable[SplitId], splits: Mapping[SplitId, Split]) -> set[SplitId]:
