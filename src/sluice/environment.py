@@ -38,6 +38,7 @@ __all__ = [
     "explain_found_formats",
     "explain_lookup",
     "explain_workers",
+    "installed_sluice",
     "lookup_python",
     "major_minor",
     "minimum_pyspark",
@@ -125,7 +126,7 @@ class Probed:
             return f"lacks {', '.join(missing)}"
         if major_minor(self.version) != sys.version_info[:2]:
             return f"is not the Python {sys.version_info[0]}.{sys.version_info[1]} of the application"
-        own = _installed_sluice()
+        own = installed_sluice()
         if self.sluice and own and self.sluice != own:
             return f"has Sluice {self.sluice}, and this Python has Sluice {own}"
         return None
@@ -162,7 +163,7 @@ def probe_python(command: str, search_path: Sequence[str] = (), without: Sequenc
         return Probed(command)
     if not without and Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         missing = tuple(name for name in _MODULES if importlib.util.find_spec(name) is None)
-        here = platform.python_version(), platform.machine(), missing, _installed_sluice()
+        here = platform.python_version(), platform.machine(), missing, installed_sluice()
         return Probed(command, path, *here)
     environment = dict(os.environ)
     inherited = [each for each in _entries(environment) if each not in without]
@@ -308,7 +309,8 @@ def _path_of_parent() -> Sequence[str] | None:
     return _entries(dict(each.partition("=")[::2] for each in told.split("\0")))
 
 
-def _installed_sluice() -> str:
+def installed_sluice() -> str:
+    """The version that is installed here; empty if Sluice is on the path alone."""
     # Imported only here: it takes 7 ms, and each of Spark's Pythons imports this module to compare versions.
     from importlib import metadata  # noqa: PLC0415
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TextIO, cast
 
-import sluice
 from sluice.cli import commands
 from sluice.cli.options import add_flags, check_flags
 from sluice.cli.report import Report, UsageError
+from sluice.environment import installed_sluice
 from sluice.errors import OptionError, SluiceError
 
 __all__ = ["FAILED", "FINE", "PROBLEM", "WRONG_USE", "Command", "leaves", "main"]
@@ -195,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Looks at, checks and repairs what queries of Sluice leave behind.",
         epilog="sluice offsets show s3://bucket/checkpoints/orders --region eu-west-1",
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {sluice.__version__}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {installed_sluice() or 0}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, command in _commands():
         child = subparsers.add_parser(name, help=command.HELP, description=command.HELP)
