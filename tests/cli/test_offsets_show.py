@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from kinesis_transport import forget_process_state
 from sluice.cli import offsets_show, same_stream
 from sluice.cli.service import kinesis_calls
 from sluice.retry import Retrier
+from sluice.source import StreamLog
 
 RECORDED = sorted(path.name for path in RECORDINGS.iterdir())
 
@@ -222,6 +224,24 @@ def test_the_source_is_named_by_what_it_has_logged(tmp_path: Path) -> None:
     text = sluice("offsets", "show", tmp_path).out
     assert "source 3 is one of splits" in text
     assert "source 5 is not Sluice's" in text
+    assert re.search(r"stream s \(source 2\), 1 splits\nSPLIT +POSITION .*\ntopic-7 +after 7 ", text)
+    named = sluice("offsets", "show", tmp_path, "--log", f"{__name__}:PartitionLog").out
+    assert re.search(r"\(source 2\), 1 partitions\nPARTITION .*\ntopic-7 +after offset 7 ", named)
+    assert re.search(r"\(source 0\), 1 shards\nSHARD .*\nshardId-000000000000 +after 7 ", named)
+    for unknown in ("no.such:Log", f"{__name__}:RECORDINGS"):
+        refused = sluice("offsets", "show", tmp_path, "--log", unknown)
+        assert refused.code == 2
+        assert f"--log {unknown}: it " in refused.errors
+
+
+class PartitionLog(StreamLog):
+    """A log whose splits are partitions, and whose positions are offsets."""
+
+    split_name = "partition"
+
+    @classmethod
+    def format_position(cls, number: str) -> str:
+        return f"offset {number}"
 
 
 def test_version_two_has_a_name_before_each_source(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sluice.errors import DataLossError, ServiceError
 from sluice.instants import iso_instant
 from sluice.options import OptionValues
-from sluice.source import After, Limits, LogSource, PositionLog, Split, SplitId, ValueRecord
+from sluice.source import After, IteratorStart, Limits, LogSource, PositionLog, Split, SplitId, ValueRecord
 from sluice.source.probing.probe import ProbeSettings
 from sluice.testing import QueryRunner
 
@@ -259,6 +259,57 @@ def test_records_that_expire_after_the_start_are_a_loss(source: type[TimesSource
                 running.run_batch()
         else:
             assert read_on(running, store) == [3, 4]
+
+
+class NamingTimes(Times):
+    """Has words of its own, and knows what was deleted."""
+
+    split_name = "lane"
+    deleted: ClassVar[int] = -1  # the greatest number
+
+    @classmethod
+    def format_position(cls, number: str) -> str:
+        return f"no. {number}"
+
+    def is_complete_from(self, split: SplitId, start: IteratorStart) -> bool:
+        del split
+        return int(start.sequence_number or 0) >= self.deleted
+
+
+class NamingSource(TimesSource):
+    LOG = NamingTimes
+
+
+def test_what_a_log_says_of_deleted_records_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that was read may be deleted, if no other was. Errors have the log's own words."""
+    store = Store()
+    store.put(5, 4, 3)
+    with query(NamingSource, store, startingPosition="EARLIEST") as running:
+        assert len(running.run_batch()) == 3
+        store.records.pop()
+        store.put(0)
+        monkeypatch.setattr(NamingTimes, "deleted", 2)
+        running.restart()
+        assert read_on(running, store)[3:] == [3]
+        store.records.pop()
+        store.put(0)
+        monkeypatch.setattr(NamingTimes, "deleted", 4)
+        running.restart()
+        with pytest.raises(DataLossError, match=r"lane times/0: record no\. 3, .* record now is no\. 4"):
+            running.run_batch()
+
+
+@SOURCES
+def test_records_that_expire_when_they_were_read_are_no_loss(source: type[TimesSource]) -> None:
+    """All that are left are unread, by their numbers."""
+    store = Store()
+    store.put(5, 4, 3)
+    with query(source, store, startingPosition="EARLIEST") as running:
+        assert len(running.run_batch()) == 3
+        store.expire(3)
+        running.restart()
+        store.put(0)
+        assert read_on(running, store) == [0, 1, 2, 3]
 
 
 @SOURCES

@@ -30,7 +30,6 @@ from sluice.source import (
 )
 from sluice.source.checks import checked_rows
 from sluice.source.finite import finite_enumerator
-from sluice.source.logs.checked_log import CheckedLog
 from sluice.source.settings import NO_LIMITS
 from sluice.testing import MemoryLog, MemorySource, QueryRunner
 
@@ -89,19 +88,6 @@ class BadSource(LogSource):
 def run(source: type[Source], options: dict[str, str] | None = None) -> Any:
     with QueryRunner(source, EARLIEST if options is None else options) as query:
         return query.run_batch()
-
-
-def test_a_log_may_have_the_methods_without_inheriting() -> None:
-    """Then it lacks what has a default in `StreamLog`."""
-
-    class Plain:
-        seeks_by_time = False
-        get_records = BadLog.get_records
-        pages = (("1", "2"),)
-
-    log: Any = Plain()
-    page = CheckedLog(log, "bad").get_records(SPLIT, "|0", 10)
-    assert [each.sequence_number for each in page.records] == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.cli.checkpoint import Checkpoint, LoggedBatch, SourceOffset
 from sluice.cli.options import add_connection, connection_of
-from sluice.cli.positions import Lag, describe, known_lag, position_json
+from sluice.cli.positions import Lag, describe, known_lag, position_json, shortened
 from sluice.cli.report import Report, UsageError, duration, table
 from sluice.cli.same_stream import NamedStreams, compare_streams
 from sluice.cli.service import OtherStreamError, foreign_shard, source_kind
@@ -19,7 +19,9 @@ from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, iso_instant, parse_instant
 from sluice.kinesis.log.client import KinesisLog
+from sluice.sink.user_code.loading import load_object
 from sluice.source.logs.cursor import iterator_start
+from sluice.source.logs.stream_log import StreamLog
 from sluice.source.model.offsets import After, Closed, Offsets, Position
 from sluice.source.model.splits import SplitId
 
@@ -60,6 +62,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with --live, the ARN of a stream of the checkpoint, as of another account; its region is used; "
         "may be given again",
     )
+    parser.add_argument(
+        "--log",
+        metavar="MODULE:CLASS",
+        help="the log of a custom source, which says how splits are called and positions written",
+    )
     parser.add_argument("--batch", type=int, help="show where this batch ended instead of the last one")
     add_connection(parser)
     parser.set_defaults(run=run)
@@ -83,8 +90,20 @@ def run(arguments: argparse.Namespace) -> Report:
                 f"{foreign}"
             )
         lags[index] = _live_lag(connection, offsets, named) if arguments.live else _logged_lag(now)
-    value = _value(checkpoint, view, lags)
+    value = _value(checkpoint, view, lags, _log_class(arguments.log))
     return Report(value, _text(value, now), has_problem=bool(value["problems"]))
+
+
+def _log_class(name: str | None) -> type[StreamLog]:
+    if name is None:
+        return StreamLog
+    try:
+        found = load_object(name)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UsageError(f"--log {name}: it cannot be loaded: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, StreamLog)):
+        raise UsageError(f"--log {name}: it is no class that inherits from sluice.source.StreamLog")
+    return found
 
 
 @dataclass(frozen=True)
@@ -181,7 +200,9 @@ def _ask(log: KinesisLog, split: SplitId, position: Position) -> Lag:
 # --- the report ----------------------------------------------------------------------------------------
 
 
-def _value(checkpoint: Checkpoint, view: _View, lags: Mapping[int, LagOf]) -> dict[str, Any]:
+def _value(
+    checkpoint: Checkpoint, view: _View, lags: Mapping[int, LagOf], custom: type[StreamLog]
+) -> dict[str, Any]:
     end = view.end
     batch = None
     if end is not None:
@@ -200,16 +221,20 @@ def _value(checkpoint: Checkpoint, view: _View, lags: Mapping[int, LagOf]) -> di
         "batch": batch,
         "problems": list(checkpoint.damage.values()),
         "sources": [
-            _source_value(index, source, lags.get(index)) for index, source in enumerate(view.starts)
+            _source_value(index, source, lags.get(index), custom) for index, source in enumerate(view.starts)
         ],
     }
 
 
-def _source_value(index: int, source: SourceOffset, lag_of: LagOf | None) -> dict[str, Any]:
+def _source_value(
+    index: int, source: SourceOffset, lag_of: LagOf | None, custom: type[StreamLog]
+) -> dict[str, Any]:
     offsets = source.offsets
     if offsets is None or lag_of is None:
         kind = "custom" if source.is_of_splits else "other"
         return {"source": index, "name": source.name, "kind": kind, "offset": source.json}
+    kind = source_kind(offsets)
+    shown = custom.format_position if kind == "custom" else shortened
     streams: dict[str, Any] = {}
     for stream in sorted(offsets.streams):
         shards = {}
@@ -219,7 +244,7 @@ def _source_value(index: int, source: SourceOffset, lag_of: LagOf | None) -> dic
                 millis = None if lag.seconds is None else round(lag.seconds * 1000)
                 shards[split.shard] = {
                     "position": position_json(position),
-                    "description": describe(position),
+                    "description": describe(position, shown),
                     "millisBehind": millis,
                     "basis": lag.basis,
                     "behind": lag.text,
@@ -231,8 +256,9 @@ def _source_value(index: int, source: SourceOffset, lag_of: LagOf | None) -> dic
             "consumer": offsets.consumers.get(stream),
             "startedAt": offsets.starting.get(stream),
             "shards": shards,
+            "splitName": custom.split_name if kind == "custom" else "shard",
         }
-    return {"source": index, "name": source.name, "kind": source_kind(offsets), "streams": streams}
+    return {"source": index, "name": source.name, "kind": kind, "streams": streams}
 
 
 def _iso(micros: int | None) -> str | None:
@@ -276,9 +302,9 @@ def _ago(text: str | None, now: int) -> str:
 
 
 def _stream_lines(source: int, name: str, stream: Mapping[str, Any]) -> list[str]:
-    lines = [f"stream {name} (source {source}), {len(stream['shards'])} shards"]
+    lines = [f"stream {name} (source {source}), {len(stream['shards'])} {stream['splitName']}s"]
     if stream["consumer"]:
         lines.append(f"consumer {stream['consumer']}, registered by this query")
     rows = [(shard, each["description"], each["behind"]) for shard, each in stream["shards"].items()]
-    lines.append(table(("SHARD", "POSITION", "BEHIND"), rows))
+    lines.append(table((stream["splitName"].upper(), "POSITION", "BEHIND"), rows))
     return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,24 +58,28 @@ def known_lag(position: Position, now: int) -> Lag:
     return Lag(max(0, now - latest[0]) / MICROS_PER_SECOND, latest[1])
 
 
-def describe(position: Position) -> str:
-    """A position in a few words."""
+def shortened(number: str) -> str:
+    """A sequence number cut for a table. Its last digits distinguish the records of a shard."""
+    return number if len(number) <= 28 else f"{number[:8]}…{number[-12:]}"
+
+
+def describe(position: Position, shown: Callable[[str], str] = shortened) -> str:
+    """A position in a few words.
+
+    Args:
+        shown: a sequence number as people read it.
+    """
     match position:
         case After():
             inside = "" if position.sub is None else f", user record {position.sub} of it"
             arrived = "" if position.arrival is None else f" ({iso_instant(position.arrival)})"
-            return f"after {shortened(position.number)}{inside}{arrived}"
+            return f"after {shown(position.number)}{inside}{arrived}"
         case AtTime():
             return f"at {iso_instant(position.instant)}"
         case AtHorizon():
             return "at TRIM_HORIZON"
         case Closed():
             return "closed"
-
-
-def shortened(number: str) -> str:
-    """A sequence number cut for a table. Its last digits distinguish the records of a shard."""
-    return number if len(number) <= 28 else f"{number[:8]}…{number[-12:]}"
 
 
 def position_json(position: Position) -> Mapping[str, Any]:

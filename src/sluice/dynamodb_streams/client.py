@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from sluice.aws.calling.calls import Calls
 from sluice.aws.wire.changes import ChangeRecord, changes_of
@@ -66,6 +66,8 @@ class DynamoDbStreamsLog(StreamLog):
         arns: those of tables' streams that are known already, the newest first. `describe` lists them anew.
     """
 
+    is_thread_safe: ClassVar[bool] = True
+    split_name = "shard"
     seeks_by_time = False
 
     def __init__(

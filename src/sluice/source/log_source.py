@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 from sluice.instants import micros_from_seconds
 from sluice.options import Option
@@ -40,6 +42,7 @@ _UNLIMITED_BURST: Final = 1000
 """More reads in a second than the planner makes."""
 
 Pause = Callable[[float], None]
+LogT = TypeVar("LogT")
 
 
 class PushedCursors(Protocol):
@@ -80,14 +83,14 @@ class LogSource(Source):
 
     @abstractmethod
     def create_log(self, pause: Pause) -> StreamLog:
-        """Connects to the service. Closed with ``close()`` when it is not needed any more.
+        """Connects to the service. The log is closed with ``close()`` when it is not needed any more.
 
-        Called once beside the driver, where several threads use it, and once for every range in a task. A
-        task calls it again after a retryable `SluiceError`, for ``readRetryDuration``.
+        Called once on the driver host, and once for each range in a task, in the thread that reads it: see
+        `StreamLog`. A task calls it again after a retryable `SluiceError`, for ``readRetryDuration``.
 
         Args:
-            pause: sleeps for a number of seconds. To be used between retries; in a task that has ended it
-                raises.
+            pause: sleeps for a number of seconds, for retries of the log's own. It raises in a task that has
+                ended.
         """
 
     @abstractmethod
@@ -95,6 +98,16 @@ class LogSource(Source):
         """The rows of some records of a split, with the source's schema, in their order."""
 
     # --- to be overridden where a log needs it ----------------------------------------------------------
+
+    def open_task(self, pause: Pause) -> StreamLog | None:
+        """The one log through which a task reads all its ranges: ``return self.create_log(pause)`` will do.
+
+        None, the default: each range has a log of its own. Called like `create_log`, before a task reads, in
+        its thread, and closed when the task ends. Ranges are read side by side: unless the log is
+        thread-safe, its calls wait for each other.
+        """
+        del pause
+        return None
 
     def create_counting_log(self, pause: Pause, figures: ReadFigures) -> StreamLog:
         """As `create_log`, for a task. Calls that were refused or repeated are counted in `figures`.
@@ -243,32 +256,38 @@ def _initial_positions(
 
 def _read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[SplitRange, Sequence[AnyRecord]]]:
     """The pages of a task's ranges as they come: those of one range in order."""
-    from sluice.retry import Retrier, patient  # noqa: PLC0415 - not at `load()`
+    from sluice.retry import Retrier, patient  # noqa: PLC0415 - not at `load()`, and not beside the driver
     from sluice.source.logs.checked_log import CheckedLog  # noqa: PLC0415
     from sluice.source.logs.data_loss import DataLossPolicy  # noqa: PLC0415
-    from sluice.source.reading.fetcher import fetch_side_by_side  # noqa: PLC0415 - not beside the driver
+    from sluice.source.reading.fetcher import Stopped, fetch_side_by_side  # noqa: PLC0415
     from sluice.source.reading.reader import RangeReader, ReadSettings  # noqa: PLC0415
 
-    pushed = source.pushed_cursors(task)
+    pushed, patience = source.pushed_cursors(task), source.settings.read_retry_duration
+    ended = threading.Event()
 
     def is_buffered(split_range: SplitRange) -> bool:
         return pushed is not None and pushed.is_buffered(split_range.split)
 
-    def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
-        patience = source.settings.read_retry_duration
-        connect = partial(source.create_counting_log, pause, task.figures)
-        connected = Retrier(sleep=pause).call(patient(patience), connect)
-        with contextlib.closing(CheckedLog(connected, source.name)) as log:
+    def pause_task(seconds: float) -> None:
+        if ended.wait(seconds):
+            raise Stopped
+
+    def connect(make: Callable[[], LogT], pause: Pause) -> LogT:
+        return Retrier(sleep=pause).call(patient(patience), make)
+
+    def log_of_range(pause: Pause) -> AbstractContextManager[CheckedLog]:
+        if shared is not None:
+            return contextlib.nullcontext(shared)
+        own = connect(partial(source.create_counting_log, pause, task.figures), pause)
+        return contextlib.closing(CheckedLog(own, source.name))
+
+    def read(split_range: SplitRange, pause: Pause) -> Iterator[Sequence[AnyRecord]]:
+        with log_of_range(pause) as log:
             expiry = {} if split_range.expiry is None else {split_range.split.stream: split_range.expiry}
             data_loss = DataLossPolicy(
                 log, source.settings.fail_on_data_loss, log.server_time, expiry, source.name
             )
-            settings = ReadSettings(
-                source.page_limit,
-                source.read_interval,
-                pause,
-                patience=patience,
-            )
+            settings = ReadSettings(source.page_limit, source.read_interval, pause, patience=patience)
             open_cursor = None if pushed is None else partial(pushed.open, log, data_loss)
             yield from RangeReader(log, data_loss, settings, open_cursor, task.figures).read(split_range)
 
@@ -276,4 +295,11 @@ def _read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[Spli
     # come first.
     ordered = sorted(task.ranges, key=is_buffered)
     at_once = 1 + sum(not is_buffered(each) for each in task.ranges)
-    return fetch_side_by_side(ordered, read, at_once=at_once)
+    opened = connect(partial(source.open_task, pause_task), pause_task)
+    shared = None if opened is None else CheckedLog(opened, source.name)
+    try:
+        yield from fetch_side_by_side(ordered, read, at_once=at_once)
+    finally:
+        ended.set()
+        if shared is not None:
+            shared.close()

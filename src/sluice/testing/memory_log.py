@@ -7,7 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from sluice.errors import ServiceError
 from sluice.source.logs.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
@@ -59,6 +59,9 @@ class MemoryLog(StreamLog):
         unknown_number: attributes of the `ServiceError` by which GetShardIterator refuses a sequence number
             that belongs to no record. None: the iterator starts with the next record.
     """
+
+    is_thread_safe: ClassVar[bool] = True
+    split_name = "shard"
 
     def __init__(self, *, empty_every: int = 0, page_size: int = 10_000, fault: Fault | None = None) -> None:
         self.now = 1_700_000_000 * SECOND

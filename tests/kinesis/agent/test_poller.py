@@ -79,7 +79,8 @@ class Bench:
 
     def __init__(self, log: MemoryLog, start: IteratorStart = HORIZON, **settings: Any) -> None:
         self.log = log
-        self.pages = Pages(log)
+        pages: Any = Pages(log)
+        self.pages = pages
         self.space = Space()
         self.figures = ReadFigures()
         self.poller = Poller(
@@ -344,8 +345,9 @@ def test_a_full_buffer_stops_the_reads_and_close_ends_the_wait() -> None:
     other = ShardBuffer(HORIZON, (budget := buffer._budget))
     other.make_space(80_000)
     assert budget.held > 80_000
+    pages: Any = Pages(log)
     poller = Poller(
-        Pages(log), S0, HORIZON, buffer, SETTINGS, timing=Timing(log.monotonic, log.sleep, lambda: 0.0)
+        pages, S0, HORIZON, buffer, SETTINGS, timing=Timing(log.monotonic, log.sleep, lambda: 0.0)
     )
     outcomes: list[Any] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sluice.aws.calling.calls import Calls
 from sluice.aws.names.shards import list_shards
@@ -57,6 +57,8 @@ class KinesisLog(StreamLog):
             call is repeated.
     """
 
+    is_thread_safe: ClassVar[bool] = True
+    split_name = "shard"
     # By the service. To look at each of its records would take as long as to read them.
     pages_are_sorted = True
 

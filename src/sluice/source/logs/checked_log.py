@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn, ParamSpec, TypeVar
 
-from sluice.errors import SourceRuleError
+from sluice.errors import SluiceError, SourceRuleError
 from sluice.source.logs.stream_log import IteratorStart, Page, StreamInfo, StreamLog
 from sluice.source.model.sequence import sequence_of
 from sluice.source.model.splits import Split, SplitId
@@ -20,9 +22,14 @@ _LISTING_INTERVAL: Final = 1.0
 """Seconds between two listings of a task that looks whether its split is closed."""
 
 
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+
 class CheckedLog(StreamLog):
     """A `StreamLog` whose answers are checked. Its iterators also hold the last number that was read.
 
+    Threads may share it: one at a time calls a log that is not thread-safe, and none calls a closed log.
     Where a log's closed splits end at their tips, the page at the tip of such a split has no iterator here.
 
     Args:
@@ -33,25 +40,28 @@ class CheckedLog(StreamLog):
         has_numbers: whether the log has `number_of`.
     """
 
+    is_thread_safe: ClassVar[bool] = True
+
     def __init__(self, log: StreamLog, source: str) -> None:
         self._log = log
         self._source = source
         self.seeks_by_time = log.seeks_by_time
-        # Asked for like this, as a log may have the methods of `StreamLog` without inheriting from it.
-        self._are_pages_sorted = getattr(log, "pages_are_sorted", False)
-        self._ends_at_tip = getattr(log, "closed_splits_end_at_tip", False)
-        self.has_numbers = getattr(type(log), "number_of", StreamLog.number_of) is not StreamLog.number_of
+        self.split_name = log.split_name
+        self.format_position = log.format_position  # type: ignore[method-assign]
+        self.has_numbers = type(log).number_of is not StreamLog.number_of
+        self._turn = contextlib.nullcontext() if log.is_thread_safe else threading.RLock()
+        self._is_over = False
         self._closed: frozenset[SplitId] = frozenset()
         self._next_listing = -math.inf
 
     def describe(self, stream: str) -> StreamInfo:
-        return self._log.describe(stream)
+        return self._ask(self._log.describe, stream)
 
     def list_splits(self, stream: str) -> Sequence[Split]:
         """Raises SourceRuleError where a split is listed twice, under another stream, or as its own
         ancestor.
         """
-        splits = self._log.list_splits(stream)
+        splits = self._ask(self._log.list_splits, stream)
         seen: set[SplitId] = set()
         for split in splits:
             self._check_names(split)
@@ -69,21 +79,24 @@ class CheckedLog(StreamLog):
         return splits
 
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
-        iterator = self._log.get_iterator(split, start)
+        iterator = self._ask(self._log.get_iterator, split, start)
         return None if iterator is None else f"|{iterator}"
 
     def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
-        return self._log.number_of(split, start) if self.has_numbers else None
+        return self._ask(self._log.number_of, split, start)
+
+    def is_complete_from(self, split: SplitId, start: IteratorStart) -> bool:
+        return self._ask(self._log.is_complete_from, split, start)
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         """Raises SourceRuleError where records do not rise, or come again, or the tip is passed."""
         last, _, inner = iterator.partition("|")
         is_closed = split in self._closed  # since before the page was read: no record follows it
-        page = self._log.get_records(split, inner, limit)
+        page = self._ask(self._log.get_records, split, inner, limit)
         self._check_page(split, page, last)
         if page.next_iterator is None:
             return page
-        if self._ends_at_tip and page.millis_behind == 0:
+        if self._log.closed_splits_end_at_tip and page.millis_behind == 0:
             if is_closed:
                 return replace(page, next_iterator=None)
             if not page.records:
@@ -93,16 +106,24 @@ class CheckedLog(StreamLog):
         return replace(page, next_iterator=f"{last}|{page.next_iterator}")
 
     def server_time(self) -> int:
-        return self._log.server_time()
+        return self._ask(self._log.server_time)
 
     def close(self) -> None:
-        self._log.close()
+        with self._turn:
+            self._is_over = True
+            self._log.close()
+
+    def _ask(self, method: Callable[P, ResultT], *args: P.args, **named: P.kwargs) -> ResultT:
+        with self._turn:
+            if self._is_over:  # a thread may not have noticed yet
+                raise SluiceError(f"source {self._source}: its log is closed")
+            return method(*args, **named)
 
     def _look_whether_closed(self, split: SplitId) -> None:
         """In a task, which lists no splits, an empty page may be the end of a split that is planned to it."""
         if time.monotonic() < self._next_listing:
             return
-        splits = {each.id: each for each in self._log.list_splits(split.stream)}
+        splits = {each.id: each for each in self._ask(self._log.list_splits, split.stream)}
         if split not in splits or splits[split].is_closed:
             self._closed |= {split}
         self._next_listing = time.monotonic() + _LISTING_INTERVAL
@@ -129,7 +150,7 @@ class CheckedLog(StreamLog):
             self._reject(split, f"positions rise; after record {last} came record {first}")
         if sequence_of(newest) < sequence_of(first) or (newest == first and len(page.records) > 1):
             self._reject(split, f"positions rise; a page goes from record {first} to record {newest}")
-        if not self._are_pages_sorted:
+        if not self._log.pages_are_sorted:
             self._check_each(split, page.records)
 
     def _check_each(self, split: SplitId, records: Sequence[Any]) -> None:

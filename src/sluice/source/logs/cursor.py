@@ -148,7 +148,8 @@ class Cursor:
             # The number may belong to no record of this shard: the first page from the horizon shows
             # whether it does. If the shard itself is missing, this call fails as well.
             iterator = self._log.get_iterator(self.split, IteratorStart("TRIM_HORIZON"))
-            if isinstance(self.position, AtTime):  # it names no record, so no page shows it
+            # A time names no record, so no page shows whether it is there.
+            if isinstance(self.position, AtTime) and not self._log.is_complete_from(self.split, start):
                 self._data_loss.report(f"{error}, so records after the start of the query may be gone")
             return iterator
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from sluice.errors import DataLossError, ServiceError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.source.logs.stream_log import StreamLog
+from sluice.source.logs.stream_log import IteratorStart, StreamLog
 from sluice.source.model.offsets import After, AtHorizon, AtTime, Expiry, Position, expected_record
 from sluice.source.model.splits import SplitId
 
@@ -85,11 +85,13 @@ class DataLossPolicy:
         """
         if self._cannot_have_lost(split, position):
             return
-        oldest = "the shard holds no record now" if found is None else f"the oldest record now is {found}"
+        shown = self.log.format_position
+        gone = shown(expected_record(position) or "")
+        oldest = f"the oldest record now is {shown(found)}" if found else "it holds no record now"
         arrival = position.arrival if isinstance(position, After) else None
         arrived = "" if arrival is None else f", which arrived {iso_instant(arrival)},"
         self.report(
-            f"{split}: record {expected_record(position)}{arrived} is gone, and records after it may be: "
+            f"{self.log.split_name} {split}: record {gone}{arrived} is gone, and records after it may be: "
             f"{oldest} (the position is older than the stream's retention, or of another stream)"
         )
 
@@ -150,6 +152,9 @@ class DataLossPolicy:
         if isinstance(position, AtHorizon):
             is_start = position.pinned is not None and position.caught_up_at is None
             return is_start and self.now() - (position.pinned or 0) <= _START_GRACE
+        unread = IteratorStart("AFTER_SEQUENCE_NUMBER", position.number)
+        if position.sub is None and self.log.is_complete_from(split, unread):
+            return True
         if position.arrival is None or position.caught_up_at is None:
             return False
         horizon = self._expiry(split).horizon

@@ -63,13 +63,14 @@ class PositionLog(StreamLog):
             case "AT_TIMESTAMP":
                 found = self.find_time(split, start.timestamp or 0)
                 return str(high if found is None else max(low, found))
-        number = int(start.sequence_number or 0) + (start.kind == "AFTER_SEQUENCE_NUMBER")
+        number, shown = _first_number(start), self.format_position
         if low <= number <= high:
             return str(number)
         raise ServiceError(
-            f"{split}: number {number} is not there any more; the oldest one is {low}"
+            f"{split}: number {shown(str(number))} is not there any more; the oldest one is {shown(str(low))}"
             if number < low
-            else f"{split}: number {number} has not been written yet; the next one is {high}",
+            else f"{split}: number {shown(str(number))} has not been written yet; the next one is "
+            f"{shown(str(high))}",
             operation="bounds",
             target=str(split),
             invalid_argument=True,
@@ -79,6 +80,10 @@ class PositionLog(StreamLog):
         """See `StreamLog.number_of`. Iterators are numbers."""
         is_unknown = start.kind == "AT_TIMESTAMP" and not self.seeks_by_time
         return None if is_unknown else self.get_iterator(split, start)
+
+    def is_complete_from(self, split: SplitId, start: IteratorStart) -> bool:
+        """See `StreamLog.is_complete_from`. By default: if the oldest number left is the first unread one."""
+        return self.bounds(split)[0] == _first_number(start)
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         """See `StreamLog.get_records`.
@@ -105,3 +110,7 @@ class PositionLog(StreamLog):
             return Page(records, str(following), 0)
         arrival = records[-1].arrival if records else self.server_time()
         return Page(records, str(following), max(1, (self.server_time() - arrival) // 1000))
+
+
+def _first_number(start: IteratorStart) -> int:
+    return int(start.sequence_number or 0) + (start.kind == "AFTER_SEQUENCE_NUMBER")

@@ -7,10 +7,10 @@ microseconds since the epoch, in UTC, as Arrow and Spark keep them.
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from sluice.errors import ServiceError
 from sluice.instants import micros_from_seconds
@@ -130,25 +130,39 @@ class IteratorStart:
     """Microseconds since the epoch. With ``TRIM_HORIZON``: records from before are left out anyway."""
 
 
-class StreamLog(Protocol):
-    """A service that keeps streams as ordered, sharded logs. Inherit from it for the defaults.
+class StreamLog(ABC):
+    """A service that keeps streams as ordered, sharded logs.
 
-    Every method retries what is worth retrying before it raises `sluice.errors.ServiceError`, whose
-    attributes say what to make of it: ``missing``, ``throttling``, ``expired_iterator``,
-    ``invalid_argument``, ``retryable``. All methods may be called from several threads.
+    The process that plans has one log: up to 64 threads named ``sluice-planner`` read splits and list them. A
+    task has a log for each range, which one thread named ``sluice-fetch`` reads, or one for all its ranges
+    (see `LogSource.open_task`). Threads call a log one at a time, unless it `is_thread_safe`.
+
+    Errors are `sluice.errors.ServiceError`, whose attributes say what to make of them: ``missing`` (the split
+    or stream), ``invalid_argument`` (the sequence number), ``expired_iterator``, ``throttling``,
+    ``retryable``. A call that is throttled or retryable is made again for ``readRetryDuration``: a log need
+    not retry itself. All other errors end the query.
 
     Attributes:
+        is_thread_safe: whether several threads may call the methods at the same time.
         seeks_by_time: whether `get_iterator` takes ``AT_TIMESTAMP``. Without it, the planner reads on to find
             the end of a batch, and a start at a time is read from the oldest record on.
         pages_are_sorted: whether the records of a page are known to be in order. Otherwise each one is looked
             at, which takes a microsecond.
         closed_splits_end_at_tip: whether a split that is listed as closed ends at its tip. Otherwise a page
             says so that has no ``next_iterator``.
+        split_name: what errors and ``sluice offsets show`` call a split, such as ``partition``.
     """
 
+    is_thread_safe: ClassVar[bool] = False
     seeks_by_time: bool = True
     pages_are_sorted: bool = False
     closed_splits_end_at_tip: bool = False
+    split_name: str = "split"
+
+    @classmethod
+    def format_position(cls, number: str) -> str:
+        """A record's ``sequence_number`` as people read it: in errors, and in ``sluice offsets show``."""
+        return number
 
     def describe(self, stream: str) -> StreamInfo:
         """What identifies the stream, and its retention."""
@@ -176,6 +190,15 @@ class StreamLog(Protocol):
         """
         del split, start
         return None
+
+    def is_complete_from(self, split: SplitId, start: IteratorStart) -> bool:
+        """Whether no record from `start` on was deleted or has expired; False where that is not known.
+
+        Asked when the record that `start` names is gone: if others may be, this is a data loss. `start` is
+        ``AFTER_SEQUENCE_NUMBER`` or ``AT_SEQUENCE_NUMBER``.
+        """
+        del split, start
+        return False
 
     def server_time(self) -> int:
         """The time by the service's clock, as far as it is known (microseconds)."""

@@ -149,7 +149,7 @@ class _PacedReads:
         if not self._is_throttled:
             self._is_throttled = True
             _log.warning(
-                "%s: throttled; reading on at the shard's limit of 2 MiB/s, next read in %.1f s: %s",
+                "%s: throttled; reading on at the rate that the service allows, next read in %.1f s: %s",
                 self._split,
                 wait,
                 error,
@@ -256,7 +256,7 @@ class RangeReader:
             self._check_end(split_range, end, page.records)
             return True
         if page.next_iterator is None:
-            return self._lost_end(split_range, end, "the shard ends before it")
+            return self._lost_end(split_range, end, "its end comes before it")
         if last is None and page.millis_behind == 0:
             return self._is_over_at_tip(split_range, end, cursor, reads)
         return False
@@ -276,7 +276,7 @@ class RangeReader:
         place = bisect_left(records, end.sequence, key=lambda record: sequence_of(record.sequence_number))
         found = records[place].sequence_number
         if sequence_of(found) > sequence_of(end.position_record):
-            self._lost_end(split_range, end, f"the next record is {found}")
+            self._lost_end(split_range, end, f"the next record is {self._log.format_position(found)}")
 
     def _is_over_at_tip(
         self, split_range: SplitRange, end: After, cursor: Cursor, reads: _PacedReads
@@ -292,14 +292,14 @@ class RangeReader:
             if cursor.reopened == _MAX_REOPENED:
                 raise ServiceError(
                     f"GetRecords of {split_range.split}: record {end.position_record}, where the batch ends, "
-                    f"is there, but reading from {split_range.start} comes to the shard's tip without it",
+                    f"is there, but reading from {split_range.start} comes to its tip without it",
                     operation="GetRecords",
                     target=str(split_range.split),
                     retryable=True,
                 )
             cursor.reopen()
             return False
-        return self._lost_end(split_range, end, "the shard's tip comes before it")
+        return self._lost_end(split_range, end, "its tip comes before it")
 
     def _first_page(self, cursor: Cursor, reads: _PacedReads) -> Page:
         """The first page with a record, or that of the tip or the end. Empty pages may come before it."""
@@ -310,9 +310,10 @@ class RangeReader:
             reads.pause(cursor)
 
     def _lost_end(self, split_range: SplitRange, end: After, why: str) -> bool:
+        gone = self._log.format_position(end.position_record)
         self._data_loss.report(
-            f"{split_range.split}: record {end.position_record}, where the batch ends, is gone, "
-            f"and others with it: {why}"
+            f"{self._log.split_name} {split_range.split}: record {gone}, where the batch ends, is gone, and "
+            f"others with it: {why}"
         )
         return True
 
