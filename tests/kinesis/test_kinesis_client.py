@@ -72,6 +72,34 @@ def refused_connection() -> Exception:
     return sdk.EndpointConnectionError(endpoint_url=URL, error=OSError("Connection refused"))
 
 
+# --- a stream that does not exist ----------------------------------------------------------------------
+
+GONE = refusal("ResourceNotFoundException", "Stream orders under account 123456789012 not found.")
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (["clicks", "ordres"], "; the stream that is spelled most like it is 'ordres'"),
+        (["clicks"], ""),
+        (refusal("AccessDeniedException", "not yours", 400), ""),
+    ],
+)
+def test_the_error_names_the_region_and_the_nearest_stream(names: Any, hint: str) -> None:
+    """Though an endpoint is set, which hides the region. The streams are listed once, and only then."""
+    service = Service(
+        GONE, {"StreamNames": names, "HasMoreStreams": True} if isinstance(names, list) else names
+    )
+    with pytest.raises(ServiceError) as raised:
+        service.log.describe("orders")
+
+    assert str(raised.value).endswith(
+        f"not found. (this is region eu-west-1: option 'region' names another one){hint}"
+    )
+    assert raised.value.missing
+    assert [operation for operation, _ in service.calls] == ["DescribeStreamSummary", "ListStreams"]
+
+
 # --- requests and answers -----------------------------------------------------------------------------
 
 

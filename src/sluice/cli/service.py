@@ -10,6 +10,7 @@ from typing import Any, Final
 from sluice.aws.calling.calls import Calls
 from sluice.aws.calling.clients import configured_endpoint, endpoint_for
 from sluice.aws.calling.connection import ENDPOINT_URL, REGION, ConnectionConfig
+from sluice.aws.names import shards
 from sluice.aws.names.arns import NAME_FORM, STREAM_ARN_FORM, ConsumerArn, StreamArn, parse_name
 from sluice.aws.regions import region_of
 from sluice.cli.report import UsageError
@@ -131,7 +132,7 @@ def describe_stream(calls: Calls, stream: StreamRef) -> LiveStream:
         OtherStreamError: another stream than that of the ARN has answered.
         ServiceError: there is no such stream, or the service does not answer.
     """
-    live = calls.call("DescribeStreamSummary", stream.name, stream.address, LiveStream.parse)
+    live = shards.describe_stream(calls, stream.name, stream.address, LiveStream.parse)
     if stream.arn not in (None, live.arn):  # of an endpoint that goes by the name alone
         raise OtherStreamError(f"asked for {stream.arn}, the endpoint answers for {live.arn}")
     return live

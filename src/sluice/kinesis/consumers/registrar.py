@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from sluice.aws.names.arns import ConsumerArn, consumer_path
+from sluice.aws.names.shards import describe_stream
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.kinesis.consumers.calls import (
     DESCRIBE,
@@ -319,8 +320,8 @@ class ConsumerRegistrar:
     def _stream_arn(self, stream: str) -> str:
         known = self._stream_arns.get(stream)
         if known is None:
-            known = self._stream_arns[stream] = self._calls.call(
-                _DESCRIBE_STREAM,
+            known = self._stream_arns[stream] = describe_stream(
+                self._calls,
                 stream,
                 {"StreamName": stream},
                 lambda answer: str(answer["StreamDescriptionSummary"]["StreamARN"]),

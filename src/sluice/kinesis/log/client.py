@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from sluice.aws.calling.calls import Calls
-from sluice.aws.names.shards import list_shards
+from sluice.aws.names.shards import describe_stream, list_shards
 from sluice.aws.wire.pages import data_size
 from sluice.aws.wire.records import WireRecord
 from sluice.errors import ServiceError
@@ -95,8 +95,8 @@ class KinesisLog(StreamLog):
 
     def describe(self, stream: str) -> StreamInfo:
         """See `StreamLog.describe`. Retried with the backoff of ``ListShards``."""
-        return self._calls.call(
-            "DescribeStreamSummary", stream, self._address(stream), lambda answer: _info(stream, answer)
+        return describe_stream(
+            self._calls, stream, self._address(stream), lambda answer: _info(stream, answer)
         )
 
     def list_splits(self, stream: str) -> Sequence[Split]:
