@@ -140,6 +140,18 @@ def test_another_python_is_asked(make_python: Callable[[str], str], tmp_path: Pa
     assert "sluice" not in probe_python(str(seeing), [str(tmp_path / "sent")]).missing
 
 
+def test_a_folder_of_the_name_is_no_sluice(
+    make_python: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the working folder, such as a checkout: it would hide the cause."""
+    other = make_python(f'exec {sys.executable} -S "$@"')
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (tmp_path / "sluice").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    assert probe_python(other).problem() == "does not have Sluice"
+
+
 @pytest.mark.parametrize("script", ["exit 1", "echo hello", "echo '{}'", "echo '[]'"])
 def test_what_is_no_python_is_called_that(make_python: Callable[[str], str], script: str) -> None:
     """Such as ``jupyter``, or a script of one's own."""

@@ -65,8 +65,8 @@ _PROBE: Final = """
 import importlib.metadata, importlib.util, json, platform, sys
 names = json.loads(sys.argv[1])
 def found(name):
-    try:
-        return importlib.util.find_spec(name) is not None
+    try:  # a folder of that name, as in the working folder, has no origin
+        return importlib.util.find_spec(name).origin is not None
     except Exception:
         return False
 def installed(name):

@@ -117,6 +117,31 @@ def test_a_second_spark_of_another_version_is_a_problem(installed: dict[str, str
     assert pyspark({"SPARK_HOME": str(tmp_path)}).is_well
 
 
+@pytest.mark.parametrize(
+    ("spark", "python", "pyarrow", "problem"),
+    [
+        ("4.3.0", "3.10.12", "18.0", "PySpark 4.3.0 needs Python 3.11 or newer; this is 3.10.12"),
+        ("4.3.0.dev1", "3.11.0", "17.0.0", "PySpark 4.3.0.dev1 needs pyarrow 18 or newer; this is 17.0.0"),
+        ("4.2.0", "3.10.12", "17.0.0", "PySpark 4.2.0 needs pyarrow 18 or newer; this is 17.0.0"),
+        ("4.2.0", "3.10.12", "18.0.0", None),
+        ("4.1.0", "3.10.12", "15.0.0", None),
+    ],
+)
+def test_what_is_too_old_for_this_pyspark(
+    installed: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    spark: str,
+    python: str,
+    pyarrow: str,
+    problem: str | None,
+) -> None:
+    monkeypatch.setattr(platform, "python_version", lambda: python)
+    installed.update({"pyspark": spark, "pyarrow": pyarrow})
+
+    assert pyspark({}) == Finding("PySpark", problem or f"pyspark {spark}", is_well=problem is None)
+
+
 @pytest.mark.usefixtures("installed")
 def test_a_home_that_says_nothing(tmp_path: Path) -> None:
     """Nothing is there, or no Spark that is known."""

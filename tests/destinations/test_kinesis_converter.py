@@ -124,9 +124,17 @@ def test_valid_schemas() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"value": StringType()}, "column 'data' (binary or string) is required"),
+        (
+            {"value": StringType()},
+            "column 'data' (binary or string) is required: "
+            'selectExpr("to_json(struct(*)) AS data") makes it of all columns',
+        ),
         ({}, "column 'data' (binary or string) is required"),
-        ({"data": IntegerType()}, "column 'data' is int: allowed is binary or string"),
+        (
+            {"data": IntegerType()},
+            "column 'data' is int: allowed is binary or string; CAST(data AS STRING) makes one of it",
+        ),
+        ({"data": StructType([])}, "allowed is binary or string; to_json(data) makes one of it"),
         (
             {"data": BinaryType(), "partitionKey": LongType()},
             "column 'partitionKey' is bigint: allowed is string",

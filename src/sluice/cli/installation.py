@@ -37,6 +37,8 @@ _TIMEOUT: Final = 30.0
 _OLDEST_PYTHON: Final = (3, 10)
 _OLDEST_JAVA: Final = 17
 _NEWEST_JAVA_BEFORE_4_2: Final = 23
+_NEEDS: Final = (((4, 3), "Python", (3, 11)), ((4, 2), "pyarrow", (18,)))
+"""From a version of PySpark on: what it needs, and its oldest version."""
 _ARCHITECTURES: Final = ("x86_64", "amd64", "aarch64", "arm64")
 
 
@@ -159,9 +161,18 @@ def _check_pyspark(environment: Mapping[str, str]) -> Finding:
             is_well=False,
         )
     version = spark or client or brought
-    problem = minimum_pyspark(version)
+    problem = minimum_pyspark(version) or _unfit(version or "")
     called = "pyspark" if spark else "pyspark-client" if client else "that of SPARK_HOME,"
     return Finding("PySpark", problem or f"{called} {version}", problem is None)
+
+
+def _unfit(spark: str) -> str | None:
+    """What is too old for a version of PySpark; None if nothing is."""
+    for since, what, oldest in _NEEDS:
+        there = platform.python_version() if what == "Python" else _installed(what)
+        if major_minor(spark) >= since and there is not None and major_minor(there) < oldest:
+            return f"PySpark {spark} needs {what} {'.'.join(map(str, oldest))} or newer; this is {there}"
+    return None
 
 
 def _version_of_home(environment: Mapping[str, str]) -> str | None:

@@ -68,15 +68,28 @@ def check_columns(destination: str, columns: Sequence[Column], schema: StructTyp
         seen.append(column.name)
         given = field.dataType.simpleString()
         if given not in column.types and given.split(" ")[0] not in column.types:
-            problems.append(f"column '{column.name}' is {given}: allowed is {column.allowed}")
+            remedy = _remedy(column, given)
+            problems.append(f"column '{column.name}' is {given}: allowed is {column.allowed}{remedy}")
     for column in columns:
         if column.required and column.name not in seen:
-            problems.insert(0, f"column '{column.name}' ({column.allowed}) is required")
+            remedy = f'selectExpr("to_json(struct(*)) AS {column.name}") makes it of all columns'
+            problems.insert(0, f"column '{column.name}' ({column.allowed}) is required: {remedy}")
     if problems:
         names = [column.name for column in columns]
         many = f"columns {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else f"column {names[0]}"
         raise OptionError(f"destination '{destination}' takes the {many}: " + "; ".join(problems))
     return seen
+
+
+def _remedy(column: Column, given: str) -> str:
+    """What makes a column of another type (`given`) one that is allowed."""
+    if "string" in column.types:
+        makes = f"to_json({column.name})" if "<" in given else f"CAST({column.name} AS STRING)"
+    elif "<" in given + column.types[0]:
+        return ""
+    else:
+        makes = f"CAST({column.name} AS {column.types[0].upper()})"
+    return f"; {makes} makes one of it"
 
 
 def column_of(batch: pa.RecordBatch, name: str) -> Any:
