@@ -307,20 +307,6 @@ def test_records_of_a_stream_that_can_never_be_written(
     assert "row 1 of a batch of rows (counted from 0): column 'data' is null" in failure.message
 
 
-# --- consumers that can't be had ----------------------------------------------------------------------
-
-
-def test_an_eager_consumer_of_a_stream_that_does_not_exist(spark: SparkSession, streams: Streams) -> None:
-    """Eager means that ``load()`` says so; nothing is retried."""
-    with fails() as failure:
-        read_stream(
-            spark, streams.endpoint, "no-such-stream", consumerName="me", consumerRegistration="eager"
-        )
-
-    assert "DescribeStreamSummary of no-such-stream" in failure.message
-    assert "ResourceNotFoundException" in failure.message
-
-
 # --- what the service says no to ----------------------------------------------------------------------
 
 Ends = dict[str, Callable[[SparkSession, str, str, dict[str, str]], None]]

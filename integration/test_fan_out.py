@@ -127,29 +127,17 @@ def test_a_lazy_consumer_lives_as_long_as_its_query(case: Case) -> None:
     case.check_exact()
 
 
-def test_an_eager_consumer_is_there_after_load(case: Case) -> None:
-    """``eager`` registers at ``load()``; the query that reads with it deregisters it."""
+def test_a_plan_that_is_only_analysed_registers_no_consumer(case: Case) -> None:
+    """Neither before the query starts nor after it was stopped; also with ``eager``."""
     frame = case.source(consumerRegistration="eager")
-    (arn,) = case.consumers()
+    frame.explain()
+    assert case.consumers() == []
     query = case.recorder.start(frame)
     case.read_all(query)
-    assert case.consumers() == [arn]
+    assert len(case.consumers()) == 1
 
     case.stop(query)
-
-    assert case.consumers() == []
-    case.check_exact()
-
-
-def test_an_eager_consumer_that_is_loaded_twice(case: Case) -> None:
-    """As a cell of a notebook is run again: the query deregisters it, whichever frame it reads."""
-    case.source(consumerRegistration="eager")
-    (arn,) = case.consumers()
-    query = case.recorder.start(case.source(consumerRegistration="eager"))
-    case.read_all(query)
-    assert case.consumers() == [arn]
-
-    case.stop(query)
+    frame.explain()
 
     assert case.consumers() == []
     case.check_exact()

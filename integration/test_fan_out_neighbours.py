@@ -20,6 +20,7 @@ from integration.support.model_streams import ModelStreams
 from integration.support.producer import Producer
 from integration.support.queries import wait_until
 from sluice.errors import ServiceError
+from sluice.kinesis.consumers.ownership import QueryConsumers
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.planner.agent_client import AgentClient
 from sluice.kinesis.planner.agent_process import AgentProcess
@@ -54,7 +55,9 @@ class Query:
         )
         assert config.fan_out is not None
         setup = AgentSetup.beside_driver(config)
-        self.client = AgentClient(setup, {stream: arn}, renew=lambda _: arn, launch=self._launch)
+        consumers = QueryConsumers(config)
+        consumers.arns = {stream: arn}
+        self.client = AgentClient(setup, consumers, launch=self._launch)
         splits = [SplitId(stream, shard) for shard in service.open_shards(stream)]
         self.positions: dict[SplitId, Position] = dict.fromkeys(splits, HORIZON)
         self.pid = 0

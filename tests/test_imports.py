@@ -12,7 +12,7 @@ ARROW = ("pyarrow", "numpy", "pandas")
 FAN_OUT = (
     "sluice.channels",
     "sluice.kinesis.consumers.registrar",
-    "sluice.kinesis.consumers.registration",
+    "sluice.kinesis.consumers.ownership",
     "sluice.kinesis.planner.fan_out_coordinator",
     "sluice.kinesis.planner.polling_coordinator",
     "sluice.kinesis.task.cursors",

@@ -22,6 +22,7 @@ from typing import Any, Final
 from integration.benchmarks import server
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
+from sluice.kinesis.consumers.ownership import QueryConsumers
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.planner.agent_client import AgentClient
 from sluice.kinesis.planner.agent_process import AgentProcess
@@ -77,10 +78,11 @@ def measure(shards: int, events: int, size: int, buffer_mib: int) -> tuple[float
             started.append(AgentProcess(setup))
             return started[-1]
 
+        consumers = QueryConsumers(config)
+        consumers.arns = {STREAM: CONSUMER_ARN}
         client = AgentClient(
             AgentSetup.beside_driver(config),
-            {STREAM: CONSUMER_ARN},
-            renew=lambda _: CONSUMER_ARN,
+            consumers,
             launch=launch,
         )
         stack.callback(lambda: started[-1].end(LIMIT))

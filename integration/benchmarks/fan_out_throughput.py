@@ -32,6 +32,7 @@ from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
 from sluice.channels.channel import Address, connect
+from sluice.kinesis.consumers.ownership import QueryConsumers
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.planner.agent_client import AgentClient
 from sluice.kinesis.planner.agent_process import AgentProcess
@@ -171,10 +172,11 @@ class Bench:
         self._load = load
         self._pid = 0
         assert config.fan_out is not None
+        consumers = QueryConsumers(config)
+        consumers.arns = {STREAM: CONSUMER_ARN}
         self._client = AgentClient(
             AgentSetup.beside_driver(config),
-            {STREAM: CONSUMER_ARN},
-            renew=lambda _: CONSUMER_ARN,
+            consumers,
             launch=self._launch,
         )
         self._splits = [SplitId(STREAM, f"shardId-{index:012d}") for index in range(load.shards)]

@@ -135,17 +135,14 @@ def test_all_is_well(service: Service, options: dict[str, str]) -> None:
 def test_each_permission_to_read_that_is_missing_is_named(
     service: Service, action: str, address: dict[str, str]
 ) -> None:
-    """It alone is, with exit code 1; what depends on it is unknown, and nothing else fails.
-
-    A consumer is described by its name, and by its ARN, which has its creation time.
-    """
+    """It alone is, with exit code 1; what depends on it is unknown, and nothing else fails."""
     service.denied = {action}
 
     done = check(source={**address, "consumerName": "me"})
 
     assert (done.code, done.value["missingActions"]) == (1, [action])
     failed = [check for check, status in statuses(done).items() if status == "failed"]
-    assert len(failed) == (2 if action == "kinesis:DescribeStreamConsumer" else 1)
+    assert len(failed) == 1
     assert all(check.startswith(f"{action} on ") for check in failed)
 
 

@@ -322,26 +322,6 @@ def test_a_consumer_that_another_reader_has_taken_in_a_batch_stays(server: Model
         query.keeps_consumer()
 
 
-@pytest.mark.parametrize("agent", ["driver", "none"])
-def test_the_next_run_knows_that_another_reader_has_taken_the_consumer(
-    server: ModelServer, agent: str
-) -> None:
-    """The offset log names it no more as the query's own. A stop soon after the restart leaves it alone."""
-    server.model.laws = SLOW_PUSH
-    for _ in range(100):
-        server.model.put("s", "key", bytes(100))
-    with running(server, BATCHES, agent=agent) as query:
-        query.is_taken_over_in_a_batch()
-        query.process.kill()
-    assert "consumers" not in json.loads(query.logged)
-    server.model.put("s", "key", b"data")
-    with running(server, BATCHES, [query.logged], agent=agent) as query:
-        query.next_batch()
-        query.process.send_signal(signal.SIGTERM)
-
-        query.keeps_consumer()
-
-
 def test_the_next_run_deregisters_a_consumer_that_nobody_else_uses(server: ModelServer) -> None:
     with running(server, BATCHES) as query:
         query.next_batch()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -14,17 +11,14 @@ from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_pr
 
 from sluice.aws.calling.clients import client_for
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.consumers.loaded import forget as forget_loaded
-from sluice.kinesis.consumers.loaded import is_noted
 from sluice.kinesis.consumers.registrar import Consumer, ConsumerRegistrar
-from sluice.kinesis.consumers.registration import register_at_load
 from sluice.kinesis.options.config import SourceConfig, source_config_from_options
+from sluice.kinesis.planner.fan_out_coordinator import register_for_bounded_read
 from sluice.retry import Retrier
 
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 ARN = f"{STREAM_ARN}/consumer/me:1700000000"
 NEWER = f"{STREAM_ARN}/consumer/me:1700000009"
-NOBODY = f"{STREAM_ARN}/consumer/me:1"
 DESCRIBE, REGISTER = "DescribeStreamConsumer", "RegisterStreamConsumer"
 DEREGISTER, LIST = "DeregisterStreamConsumer", "ListStreamConsumers"
 
@@ -39,8 +33,7 @@ SUMMARY = "DescribeStreamSummary"
 
 
 @pytest.fixture(autouse=True)
-def _fresh_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def _fresh_process() -> Iterator[None]:
     yield
     forget_process_state()
 
@@ -91,26 +84,22 @@ class Service:
     def __init__(self, answers: Mapping[str, list[Script]], config: SourceConfig | None = None) -> None:
         self.left = {SUMMARY: [stream_is("ACTIVE")]} | {name: list(each) for name, each in answers.items()}
         self.slept: list[float] = []
-        self.forbidden: frozenset[str] = frozenset()
         self.config = config or config_of()
         self.transport = Transport(self._next)
         self.transport.install(client_for(self.config.connection, "kinesis"))
         # Without jitter, every wait is the longest possible.
-        retrier = Retrier(sleep=self.slept.append, jitter=lambda: 1.0)
-        self.registrar = ConsumerRegistrar(self.config, retrier=retrier)
+        self.retrier = Retrier(sleep=self.slept.append, jitter=lambda: 1.0)
+        self.registrar = ConsumerRegistrar(self.config, retrier=self.retrier)
 
     def _next(self, operation: str, params: dict[str, Any]) -> Answer:
-        if params.get("ConsumerARN") == NOBODY:
-            return DENIED if operation in self.forbidden else GONE
+        del params
         left = self.left[operation]
         found = left.pop(0) if len(left) > 1 else left[0]
         return answer(found) if isinstance(found, Mapping) else found
 
     @property
     def operations(self) -> list[str]:
-        """Without those about a consumer that cannot be there."""
-        calls = self.transport.calls
-        return [operation for operation, params in calls if params.get("ConsumerARN") != NOBODY]
+        return [operation for operation, _ in self.transport.calls]
 
     def count(self, operation: str) -> int:
         return self.operations.count(operation)
@@ -149,16 +138,20 @@ STATES: dict[str, tuple[dict[str, list[Script]], Consumer, list[str]]] = {
     "registered and deregistered by another at the same time": (
         {DESCRIBE: [GONE, is_("DELETING"), GONE, is_("ACTIVE")], REGISTER: [IN_USE, is_new()]},
         Consumer("me", ARN, True),
-        [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE, SUMMARY, REGISTER, DESCRIBE],
+        [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE, REGISTER, DESCRIBE],
     ),
     "registered, the stream being changed": (
-        {
-            DESCRIBE: [GONE, GONE, GONE, is_("ACTIVE")],
-            REGISTER: [IN_USE, IN_USE, is_new()],
-            SUMMARY: [stream_is("UPDATING"), stream_is("UPDATING"), stream_is("ACTIVE")],
-        },
+        {DESCRIBE: [*[GONE] * 40, is_("ACTIVE")], REGISTER: [*[IN_USE] * 39, is_new()]},
         Consumer("me", ARN, True),
-        [DESCRIBE, REGISTER, DESCRIBE, *[SUMMARY] * 3, REGISTER, DESCRIBE, SUMMARY, REGISTER, DESCRIBE],
+        [*[DESCRIBE, REGISTER] * 40, DESCRIBE],
+    ),
+    "registered, and deregistered by somebody else before it is active": (
+        {
+            DESCRIBE: [GONE, is_("CREATING"), is_("DELETING"), is_("DELETING"), GONE, is_("ACTIVE", NEWER)],
+            REGISTER: [is_new(), is_new(NEWER)],
+        },
+        Consumer("me", NEWER, True),
+        [DESCRIBE, REGISTER, *[DESCRIBE] * 4, REGISTER, DESCRIBE],
     ),
     "registered, and not known everywhere yet": (
         {DESCRIBE: [GONE, GONE, GONE, is_("CREATING"), is_("ACTIVE")], REGISTER: [is_new()]},
@@ -182,28 +175,17 @@ def test_a_consumer_is_used_waited_for_or_registered(case: str) -> None:
     assert service.operations == operations
 
 
-def test_a_reshard_that_takes_minutes_is_waited_for() -> None:
-    """No consumer is registered meanwhile. If the stream can't be described, registering is retried as is."""
-    updating = [stream_is("UPDATING")] * 60
-    in_use = [IN_USE] * 5
-    service = Service(
-        {DESCRIBE: [*[GONE] * 6, is_("ACTIVE")], REGISTER: [*in_use, is_new()], SUMMARY: [*updating, DENIED]}
-    )
-    assert service.registrar.ensure("orders").registered
-    assert sum(service.slept) > 180
-
-
 def test_calls_name_the_stream_by_its_arn() -> None:
     """The operations of consumers take no stream's name, so the ARN is looked up, once."""
     answers: dict[str, list[Script]] = {DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}
     service = Service(answers, config_of(streamName="orders"))
     service.registrar.ensure("orders")
     service.registrar.ensure("orders")
-    assert [call for call in service.transport.calls if call[1].get("ConsumerARN") != NOBODY] == [
+    assert service.transport.calls == [
         ("DescribeStreamSummary", {"StreamName": "orders"}),
         (DESCRIBE, BY_NAME),
         (REGISTER, BY_NAME),
-        (DESCRIBE, {"ConsumerARN": ARN}),
+        (DESCRIBE, BY_NAME),
         (DESCRIBE, BY_NAME),
     ]
 
@@ -238,31 +220,18 @@ FEW = {
 @pytest.mark.parametrize("status", ["CREATING", "DELETING"])
 @pytest.mark.parametrize("before", [[], [GONE]])
 def test_waiting_for_a_state_ends(status: str, before: list[Script]) -> None:
-    """Retries of one operation do not multiply with those of another."""
+    """Registering uses up one retry of describing, and no more."""
     service = Service({DESCRIBE: [*before, is_(status)], REGISTER: [IN_USE]}, config_of(**FEW))
     assert status in str(service.failure())
     assert service.slept == [1.0, 3.0]
     assert service.count(REGISTER) == len(before)
 
 
-def test_a_new_consumer_that_somebody_deregisters_is_registered_again() -> None:
-    """It will not become active: it is waited out, like any other that is being deleted."""
-    service = Service(
-        {
-            DESCRIBE: [GONE, is_("CREATING"), is_("DELETING"), is_("DELETING"), GONE, is_("ACTIVE", NEWER)],
-            REGISTER: [is_new(), is_new(NEWER)],
-        }
-    )
-    assert service.registrar.ensure("orders") == Consumer("me", NEWER, True)
-    assert service.operations == [DESCRIBE, REGISTER, *[DESCRIBE] * 4, REGISTER, DESCRIBE]
-
-
-def test_a_consumer_that_somebody_deregisters_again_and_again_is_an_error() -> None:
-    """Two queries that fight over a name do not do so for ever."""
-    service = Service({DESCRIBE: [GONE, is_("DELETING")] * 9, REGISTER: [is_new()]})
-    assert "orders/consumer/me: somebody else deregisters it while it is being created" in str(
-        service.failure()
-    )
+def test_a_stream_that_is_never_ready_is_named_in_the_error() -> None:
+    """Not the consumer that is missing because of that."""
+    service = Service({DESCRIBE: [GONE], REGISTER: [IN_USE]}, config_of(**FEW))
+    failure = service.failure()
+    assert (failure.operation, failure.code) == (REGISTER, "ResourceInUseException")
     assert service.count(REGISTER) == 3
 
 
@@ -270,7 +239,9 @@ def test_a_registration_is_told_before_the_consumer_is_ready() -> None:
     """If waiting for it ends early, it is known what to deregister."""
     told: list[tuple[str, str]] = []
     service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [is_new()]})
-    registrar = ConsumerRegistrar(service.config, on_registered=lambda *each: told.append(each))
+    registrar = ConsumerRegistrar(
+        service.config, retrier=service.retrier, on_registered=lambda *each: told.append(each)
+    )
 
     with pytest.raises(ServiceError, match="may not"):
         registrar.ensure("orders")
@@ -287,7 +258,9 @@ def test_a_registration_whose_answer_was_lost_is_the_querys(failure: Answer) -> 
     told: list[tuple[str, str]] = []
     describe: list[Script] = [GONE, is_("CREATING"), is_("CREATING"), is_("ACTIVE")]
     service = Service({DESCRIBE: describe, REGISTER: [failure, IN_USE]})
-    registrar = ConsumerRegistrar(service.config, on_registered=lambda *each: told.append(each))
+    registrar = ConsumerRegistrar(
+        service.config, retrier=service.retrier, on_registered=lambda *each: told.append(each)
+    )
     assert registrar.ensure("orders") == Consumer("me", ARN, True)
     assert told == [("orders", ARN)]
 
@@ -311,21 +284,13 @@ def test_a_registration_that_was_not_carried_out(
     assert service.registrar.ensure("orders") == Consumer("me", ARN, registered)
 
 
-def test_a_registration_whose_answer_was_lost_is_an_error_where_it_cannot_be_found() -> None:
-    """The description has its own retries, once."""
-    service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [LOST, IN_USE]})
-    with pytest.raises(ServiceError, match="may not"):
-        service.registrar.ensure("orders")
-    assert service.count(REGISTER) == 2
-
-
 def test_a_limit_of_another_call_does_not_count_consumers() -> None:
     """The number of consumers has nothing to do with that limit."""
     service = Service({DESCRIBE: [GONE, LIMIT], REGISTER: [IN_USE]}, config_of(**FEW))
     failure = service.failure()
     assert (failure.operation, failure.code) == (DESCRIBE, "LimitExceededException")
     assert "consumers" not in str(failure)
-    assert service.operations == [DESCRIBE, REGISTER] + [DESCRIBE] * 3
+    assert service.operations == [DESCRIBE, REGISTER] + [DESCRIBE] * 2
 
 
 # --- limits and refusals ------------------------------------------------------------------------------
@@ -384,12 +349,16 @@ def test_consumers_are_listed_page_by_page() -> None:
 def test_a_lasting_error_is_raised_at_once(
     answers: dict[str, list[Script]], operation: str, code: str
 ) -> None:
-    """Without waiting; the error has the operation, its target and the cause."""
+    """Its own retries are not used; the error has the operation, its target and the cause."""
     service = Service(answers, config_of(streamName="orders"))
     failure = service.failure()
     assert (failure.operation, failure.code) == (operation, code)
     assert f"{operation} of orders" in str(failure)
-    assert service.slept == []
+    assert (
+        len(service.slept) == service.count(DESCRIBE) - 1
+        if DESCRIBE in service.operations
+        else not service.slept
+    )
     assert failure.__suppress_context__ or failure.__context__ is None
 
 
@@ -507,136 +476,28 @@ def test_an_endpoint_that_the_query_has_reached_gets_all_retries(is_known: bool,
     assert service.count(DEREGISTER) == calls
 
 
-# --- at load ------------------------------------------------------------------------------------------
+# --- all streams ------------------------------------------------------------------------------------
 
 
-def two_streams(**options: str) -> SourceConfig:
-    streams = {"streamName": "orders,other", "consumerName": "me", "consumerRegistration": "eager"}
-    return config_of(**(streams | options | {"describeStreamConsumerMaxRetries": "0"}))
-
-
-def test_eager_consumers_are_registered_at_load() -> None:
-    """Returns the consumers that were registered, without those that existed."""
-    other = f"{STREAM_ARN}/consumer/me:1600000000"
-    describe: list[Script] = [GONE, is_("ACTIVE"), is_("ACTIVE", other)]
-    service = Service({DESCRIBE: describe, REGISTER: [is_new()]}, two_streams())
-    assert register_at_load(service.config) == {"orders": ARN}
-
-
-@pytest.mark.parametrize(
-    ("options", "between", "again"),
-    [
-        ({}, lambda: None, {"orders": ARN}),
-        ({}, lambda: forget_loaded(ARN), {}),  # a query has begun: its log and its agent know the consumer
-        ({"consumerDeregistration": "never"}, lambda: None, {}),
-        ({}, lambda: notes().chmod(0o755), {}),  # others can leave notes there
-        ({}, lambda: shutil.rmtree(notes()), {}),
-    ],
-)
-def test_a_consumer_that_no_query_has_begun_with_is_the_next_loads(
-    options: dict[str, str], between: Callable[[], object], again: Mapping[str, str]
-) -> None:
-    """Nobody would ever deregister it: a cell of a notebook runs twice, or an application fails between
-    ``load()`` and ``start()`` and is started again.
-    """
-    one_stream = config_of(consumerRegistration="eager", **options)
-    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}, one_stream)
-    assert register_at_load(service.config) == {"orders": ARN}
-    between()
-    assert register_at_load(service.config) == again
-
-
-def test_consumers_are_registered_at_load_where_nothing_can_be_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that is found counts as somebody else's then."""
-    monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at/all")
-    one_stream = config_of(consumerRegistration="eager")
-    service = Service({DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [is_new()]}, one_stream)
-    assert register_at_load(service.config) == {"orders": ARN}
-    assert register_at_load(service.config) == {}
-    forget_loaded(ARN)
-
-
-def test_a_consumer_is_noted_before_it_is_ready() -> None:
-    """The application may be killed meanwhile."""
-    service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [is_new()], DEREGISTER: [DENIED]}, two_streams())
-    with pytest.raises(ServiceError, match="may not"):
-        register_at_load(service.config)
-    assert is_noted(ARN)
-
-    service = Service({DESCRIBE: [is_("ACTIVE")]}, config_of(consumerRegistration="eager"))
-    assert register_at_load(service.config) == {"orders": ARN}
-
-
-def notes() -> Path:
-    """The directory of the notes that loads leave."""
-    (directory,) = Path(tempfile.gettempdir()).glob("sluice-loads-*")
-    return directory
-
-
-@pytest.mark.parametrize("options", [{"consumerRegistration": "lazy"}, {"consumerArn": ARN}])
-def test_other_consumers_are_not_registered_at_load(options: dict[str, str]) -> None:
-    """Lazy ones are registered when the query starts, and the user's never; no call is made."""
-    service = Service({}, config_of(**options))
-    assert register_at_load(service.config) == {}
-    assert service.operations == []
-
-
-def test_polling_has_no_consumers() -> None:
-    """No call at load, and no registrar."""
-    config = source_config_from_options({"streamName": "orders"})
-    assert register_at_load(config) == {}
+def test_polling_has_no_registrar() -> None:
     with pytest.raises(ValueError, match="polled"):
-        ConsumerRegistrar(config)
+        ConsumerRegistrar(source_config_from_options({"streamName": "orders"}))
 
 
-@pytest.mark.parametrize(
-    ("options", "deregistered"),
-    [({}, [{"ConsumerARN": ARN}]), ({"consumerDeregistration": "never"}, [])],
-)
+@pytest.mark.parametrize(("options", "count"), [({}, 1), ({"consumerDeregistration": "never"}, 0)])
 @pytest.mark.parametrize("refused", [{}, DENIED])
-@pytest.mark.parametrize(
-    "failing",
-    [
-        (GONE, is_("ACTIVE"), "DescribeStreamSummary of other"),
-        (stream_is("ACTIVE"), DENIED, "DescribeStreamConsumer of"),
-    ],
-)
-def test_a_load_that_fails_leaves_no_consumer_behind(
-    options: dict[str, str],
-    deregistered: list[dict[str, str]],
-    refused: Script,
-    failing: tuple[Script, Script, str],
+def test_a_batch_read_that_fails_leaves_no_consumer_behind(
+    options: dict[str, str], count: int, refused: Script
 ) -> None:
-    """No query will start that could deregister it. The error is that of the load, also if this fails. It
-    does not matter whether another stream gets no consumer, or the consumer itself does not become active.
-    """
-    second, ready, message = failing
+    """If the second stream gets no consumer, nobody else would deregister that of the first."""
     answers: dict[str, list[Script]] = {
-        SUMMARY: [stream_is("ACTIVE"), second],
-        DESCRIBE: [GONE, ready],
+        SUMMARY: [stream_is("ACTIVE"), GONE],
+        DESCRIBE: [GONE, is_("ACTIVE")],
         REGISTER: [is_new()],
         DEREGISTER: [refused],
     }
-    service = Service(answers, two_streams(**options))
-    with pytest.raises(ServiceError, match=message):
-        register_at_load(service.config)
-    assert [
-        params
-        for operation, params in service.transport.calls
-        if operation == DEREGISTER and params["ConsumerARN"] != NOBODY
-    ] == deregistered
-
-
-# --- permissions --------------------------------------------------------------------------------------
-
-
-def test_nothing_is_registered_for_who_may_not_see_what_becomes_of_it() -> None:
-    """A consumer that nobody can wait for is paid for all the same."""
-    service = Service({DESCRIBE: [GONE], REGISTER: [is_new()]})
-    service.forbidden = frozenset({DESCRIBE})
-
-    error = service.failure()
-
-    assert str(error).startswith(f"{DESCRIBE} of orders/consumer/me:*")
-    assert not error.retryable
-    assert service.operations == [DESCRIBE]
+    quick = {"describeStreamConsumerBackoffBase": "1ms", "streamName": "orders,other"}
+    service = Service(answers, config_of(**quick, **options))
+    with pytest.raises(ServiceError, match="DescribeStreamSummary of other"):
+        register_for_bounded_read(service.config)
+    assert service.count(DEREGISTER) == count

@@ -7,7 +7,6 @@ imported where it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from sluice.kinesis.options.config import (
@@ -92,26 +91,6 @@ class KinesisSource(LogSource):
     def schema(self) -> str:
         return SCHEMA
 
-    def at_load(self, earlier: Mapping[str, str] | None) -> Mapping[str, str]:
-        """Registers consumers if ``consumerRegistration`` is ``eager``.
-
-        Raises:
-            ServiceError: a consumer cannot be registered.
-        """
-        if self.config.fan_out is None:
-            return {}
-        from sluice.kinesis.consumers.registration import register_at_load  # noqa: PLC0415 - see above
-
-        return {**(earlier or {}), **register_at_load(self.config)}
-
-    def loaded(self, data: Mapping[str, str] | None) -> KinesisSource:
-        """The source that knows the consumers which `at_load` has registered, by stream."""
-        if self.config.fan_out is None or not data:
-            return self
-        return KinesisSource(
-            replace(self.config, fan_out=replace(self.config.fan_out, registered=dict(data)))
-        )
-
     # --- the log --------------------------------------------------------------------------------------
 
     @property
@@ -187,7 +166,7 @@ class KinesisSource(LogSource):
         if self.config.fan_out is not None:
             from sluice.kinesis.planner.fan_out_coordinator import register_for_bounded_read  # noqa: PLC0415
 
-            assignment = register_for_bounded_read(self.config, self.config.fan_out)
+            assignment = register_for_bounded_read(self.config)
         return coordinator.plan_bounded_read(self), assignment
 
     def deal(self, ranges: Sequence[SplitRange]) -> list[tuple[SplitRange, ...]]:

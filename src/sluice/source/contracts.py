@@ -180,23 +180,6 @@ class Source(ABC):
         declared = [option.key for option in (*cls.OPTIONS, *cls.COMMON_OPTIONS)]
         return frozenset([*declared, *(foreign.name for foreign in cls.FOREIGN_NAMES)])
 
-    def at_load(self, earlier: Any) -> Any:
-        """Called at ``load()``. What it returns is plain data, and goes to `loaded` of the source that reads.
-
-        Args:
-            earlier: what it returned the last time, because Spark may ask twice; None the first time.
-        """
-        return earlier
-
-    def loaded(self, data: Any) -> Self:
-        """The source with what `at_load` has set up; called before it reads.
-
-        Args:
-            data: what `at_load` returned; None where Spark did not call it, as for tables.
-        """
-        del data
-        return self
-
     @property
     def limits(self) -> Limits:
         """What one batch of a streaming query may hold."""

@@ -71,12 +71,11 @@ class SourceDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         # Spark calls `schema` first; then it pickles this object and lets the copy make the readers.
-        self._at_load: Any = None
         self._has_told_schema = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is made when its module is imported, and no module has it under its own name.
-        return _remade, (self.SOURCE, self.NAME, self.options, self._at_load, self._has_told_schema)
+        return _remade, (self.SOURCE, self.NAME, self.options, self._has_told_schema)
 
     @shorten_traceback
     def schema(self) -> Any:
@@ -84,7 +83,6 @@ class SourceDataSource(DataSource):
 
         Raises:
             OptionError: the options cannot work.
-            ServiceError: what the source does at ``load()`` has failed.
         """
         source_class = self._source_class()
         if is_create_table(self.name(), self.options, source_class.option_keys(), source_class.TABLE_OPTIONS):
@@ -95,7 +93,6 @@ class SourceDataSource(DataSource):
                 )
             return _for_spark(source_class.TABLE_SCHEMA)
         source = self._source()
-        self._at_load = source.at_load(self._at_load)
         self._has_told_schema = True  # Spark does not ask where the user, or a table, has one
         return _for_spark(source.schema())
 
@@ -169,12 +166,11 @@ class SourceDataSource(DataSource):
         source_class = self._source_class()
         configure_driver_log()
         try:
-            source = source_class.configured(dict(self.options), streaming=streaming)
+            return source_class.configured(dict(self.options), streaming=streaming)
         except OptionError as error:
             if streaming is None:  # at load(), which is not called for tables
                 raise
             raise explain_if_of_table(error, self.options, read_table(source_class.TABLE_OPTIONS)) from None
-        return source if streaming is None else source.loaded(self._at_load)
 
 
 def data_source(source: type[Source] | str, *, name: str | None = None) -> type[DataSource]:
@@ -194,9 +190,9 @@ def data_source(source: type[Source] | str, *, name: str | None = None) -> type[
     return type(f"{called}DataSource", (SourceDataSource,), {"SOURCE": source, "NAME": name, "__doc__": None})
 
 
-def _remade(source: Any, name: str, options: Any, at_load: Any, has_told_schema: bool) -> DataSource:
+def _remade(source: Any, name: str, options: Any, has_told_schema: bool) -> DataSource:
     made: Any = data_source(source, name=name)(options)
-    made._at_load, made._has_told_schema = at_load, has_told_schema  # noqa: SLF001 - see `__reduce__`
+    made._has_told_schema = has_told_schema  # noqa: SLF001 - see `__reduce__`
     return cast("DataSource", made)
 
 

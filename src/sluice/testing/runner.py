@@ -140,7 +140,7 @@ class QueryRunner:
             for key, text in self._options.items()
             if not any(option.takes(key) for option in refused)
         }
-        return self._class.configured(given, streaming=streaming).loaded(None)
+        return self._class.configured(given, streaming=streaming)
 
     def _here(self) -> Coordinator:
         if self._coordinator is None:

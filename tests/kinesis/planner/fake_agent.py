@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from sluice.channels.channel import Channel
+from sluice.kinesis.consumers.ownership import QueryConsumers
+from sluice.kinesis.consumers.registrar import Consumer
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.planner.agent_client import AgentClient
 from sluice.kinesis.planner.agent_process import AgentProcess
@@ -96,14 +98,16 @@ class Planning:
         self.agents: list[FakeAgent] = []
         self.renewed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.new_arn = ARN
+        self.deregistered: list[str] = []
         self.launch_error: OSError | None = None
         given = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app", **options}
         config = source_config_from_options(given, streaming=True)
-        assert config.fan_out is not None
+        self.consumers = QueryConsumers(config)
+        self.consumers._registrar = self  # type: ignore[assignment]
+        self.consumers.arns = {"clicks": ARN}
         self.client = AgentClient(
             AgentSetup.beside_driver(config),
-            {"clicks": ARN},
-            renew=self._renew,
+            self.consumers,
             launch=self._launch,
             clock=lambda: self.now,
         )
@@ -114,9 +118,18 @@ class Planning:
         self.agents.append(FakeAgent(setup))
         return self.agents[-1]
 
-    def _renew(self, stream: str) -> str:
+    def ensure(self, stream: str) -> Consumer:
+        """Stands in for the registrar."""
         self.renewed.put(stream)
-        return self.new_arn
+        return Consumer("app", self.new_arn, registered=False)
+
+    def deregister(self, arn: str) -> None:
+        self.deregistered.append(arn)
+
+    def own(self, *arns: str) -> None:
+        """The query has registered these, each for a stream of its own."""
+        self.consumers.own = {f"stream {number}": arn for number, arn in enumerate(arns)}
+        self.consumers.on_change()
 
     @property
     def agent(self) -> FakeAgent:

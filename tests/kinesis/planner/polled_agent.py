@@ -235,7 +235,7 @@ class PolledAgent:
         self.manager = self._new_manager()
         assert CONFIG.agent is not None
         setup = AgentSetup.beside_driver(CONFIG)
-        self.client = AgentClient(setup, {"s": ""}, renew=None, clock=self._log.monotonic)
+        self.client = AgentClient(setup, clock=self._log.monotonic)
         self.client._supervisor = _Link(self)  # type: ignore[assignment]
         self.client._address = Address("127.0.0.1", 1, b"secret", b"start")
         self.subscriptions = _Subscriptions(self, self._log.monotonic)

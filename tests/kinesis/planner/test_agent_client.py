@@ -73,7 +73,7 @@ def test_progress_is_known_once_the_first_event_has_come(make: Callable[..., Pla
 
 
 def test_an_idle_event_is_no_news(make: Callable[..., Planning]) -> None:
-    """A thousand idle shards send two hundred a second, and the planner looks at all shards after any news."""
+    """A thousand idle shards send 200 a second, and the planner looks at all shards after any news."""
     planning = make()
     agent = planning.started()
     generation = planning.subscribed()
@@ -323,11 +323,10 @@ def test_the_next_agent_deregisters_no_consumer_that_another_reader_uses(
 ) -> None:
     """It has not seen that the consumer was taken over."""
     planning = make()
-    planning.client.set_registered(frozenset({ARN, "arn:consumer:2"}))
+    planning.own(ARN, "arn:consumer:2")
     first = planning.started(ConsumersChanged({"clicks": ARN}, (ARN, "arn:consumer:2")))
-    assert ARN not in planning.client.contested
     first.send(SubscriptionEnded(SPLIT, planning.subscribed(), "taken over", TAKEN_OVER, ARN))
-    planning.until(lambda: ARN in planning.client.contested)
+    planning.until(lambda: ARN not in planning.consumers.going)
 
     first.die()
     planning.until(lambda: first.is_closed)
@@ -344,7 +343,7 @@ def test_a_consumer_of_somebody_else_is_taken_back_once(
 ) -> None:
     """Only who loses a subscription learns of the other reader, and the owner must, before it is stopped."""
     planning = make()
-    planning.client.set_registered(frozenset({ARN} if owns else ()))
+    planning.own(*[ARN] * owns)
     agent = planning.started(ConsumersChanged({"clicks": ARN}, (ARN,) if owns else ()))
     generation = planning.subscribed()
     for pause in pauses:
@@ -356,8 +355,10 @@ def test_a_consumer_of_somebody_else_is_taken_back_once(
         planning.now += 1
         planning.client.follow({SPLIT: HORIZON})
         generation += 1
+        if owns:
+            assert agent.received() == ConsumersChanged({"clicks": ARN}, ())
         assert agent.received() == Subscribe(SPLIT, generation, AT_HORIZON)
-    assert ARN in planning.client.contested
+    assert planning.consumers.going == frozenset()
 
 
 def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]) -> None:
@@ -425,9 +426,9 @@ def test_the_agent_learns_which_consumers_the_query_registered(make: Callable[..
     """It is told when that changes: which ones an earlier run registered is known from the offsets only."""
     planning = make()
     agent = planning.started()
-    planning.client.set_registered(frozenset())
-    planning.client.set_registered(frozenset({ARN}))
-    planning.client.set_registered(frozenset({ARN}))
+    planning.own()
+    planning.own(ARN)
+    planning.own(ARN)
     planning.client.follow({SPLIT: HORIZON})
 
     assert agent.received() == ConsumersChanged({"clicks": ARN}, (ARN,))
@@ -440,7 +441,8 @@ def test_the_agent_is_told_of_a_stop_unless_consumers_are_to_stay(
 ) -> None:
     """Where it is not told, the end of the link counts as a crash, and nothing is deregistered."""
     planning = make(consumerDeregistration=mode)
-    agent = planning.started()
+    planning.own(ARN)
+    agent = planning.started(ConsumersChanged({"clicks": ARN}, (ARN,) * stops))
 
     planning.client.tell_stop()
     planning.client.close()
@@ -453,7 +455,7 @@ def test_an_agent_is_started_for_a_stop_where_there_is_none(make: Callable[..., 
     """The one before has died, and no trigger has come since. Not if there is nothing to deregister."""
     planning = make()
     agent = planning.started()
-    planning.client.set_registered(frozenset({ARN}))
+    planning.own(ARN)
     agent.die()
     planning.until(lambda: agent.is_closed)
     planning.client.tell_stop()
@@ -465,9 +467,9 @@ def test_an_agent_is_started_for_a_stop_where_there_is_none(make: Callable[..., 
     planning.launch_error = OSError("no memory")
     planning.client.tell_stop()
     planning.launch_error = None
-    planning.client.set_registered(frozenset())
+    planning.own()
     planning.client.tell_stop()
-    planning.client.set_registered(frozenset({ARN}))
+    planning.own(ARN)
     planning.client.close()
     planning.client.tell_stop()
     assert len(planning.agents) == 2

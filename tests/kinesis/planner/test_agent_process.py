@@ -36,7 +36,8 @@ STOPPED = """
         print("told", flush=True)
 
     {before}
-    stop = StopSignals(tell)
+    stop = StopSignals()
+    stop.handle(tell)
     {ready}
 """
 READY = 'print("ready", flush=True); time.sleep(60)'

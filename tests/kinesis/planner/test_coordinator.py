@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from sluice import letterboxes
 from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.consumers import loaded, registration
+from sluice.kinesis.consumers import ownership
+from sluice.kinesis.consumers.ownership import QueryConsumers
 from sluice.kinesis.consumers.registrar import Consumer
 from sluice.kinesis.options.config import SourceConfig, source_config_from_options
 from sluice.kinesis.planner import coordinator as planner
 from sluice.kinesis.planner import fan_out_coordinator, polling_coordinator
-from sluice.kinesis.planner.agent_process import is_alive
+from sluice.kinesis.planner.agent_process import StopSignals, is_alive
 from sluice.kinesis.planner.coordinator import SourceCoordinator
 from sluice.kinesis.shared.assignment import FanOutAssignment
 from sluice.kinesis.shared.launch import AgentPlace
@@ -29,6 +29,8 @@ from sluice.source.model.offsets import HORIZON, Closed, Offsets, SplitRange
 from sluice.source.model.read_figures import ReadFigures
 from sluice.source.model.splits import SplitId
 from sluice.source.reports.task_reports import send_report
+from sluice.spark.source import KinesisDataSource
+from sluice.spark.source_reader import make_stream_reader
 from sluice.spark_settings import SparkSettings
 
 STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/clicks"
@@ -45,22 +47,13 @@ class FakeAgentClient:
     hosts = frozenset({"127.0.0.1"})
     recoveries = 0
 
-    def __init__(self, setup: object, arns: Mapping[str, str], **_: object) -> None:
-        del arns
+    def __init__(self, setup: object, consumers: QueryConsumers | None = None, **_: object) -> None:
+        del consumers
         self.setup = setup
-        self.release: Callable[[], None] = lambda: None
         self.calls: list[Any] = []
-        self.contested: set[str] = set()
 
     def start(self) -> None:
         self.calls.append("start")
-
-    def set_consumers(self, arns: Mapping[str, str]) -> None:
-        self.arns = dict(arns)
-
-    def set_registered(self, registered: frozenset[str], logged: frozenset[str]) -> None:
-        self.calls.append(registered)
-        self.logged = logged
 
     def wait_for_agent(self, seconds: float) -> None:
         self.calls.append(f"wait {seconds:g} s")
@@ -82,6 +75,7 @@ class FakeRegistrar:
     """Has consumers ready."""
 
     registers = True
+    gone: ClassVar[list[str]] = []
 
     def __init__(self, config: object, *, on_registered: Callable[[str, str], None], **_: object) -> None:
         del config
@@ -92,25 +86,27 @@ class FakeRegistrar:
             self._on_registered(stream, ARN)
         return Consumer(stream, ARN, registered=self.registers)
 
+    def deregister(self, arn: str) -> None:
+        self.gone.append(arn)
+
 
 @pytest.fixture(autouse=True)
 def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeRegistrar, "registers", True)
+    monkeypatch.setattr(FakeRegistrar, "gone", [])
     monkeypatch.setattr(fan_out_coordinator, "AgentClient", FakeAgentClient)
-    monkeypatch.setattr(fan_out_coordinator, "ConsumerRegistrar", FakeRegistrar)
-    monkeypatch.setattr(registration, "ConsumerRegistrar", FakeRegistrar)
-    monkeypatch.setattr(
-        fan_out_coordinator, "StopSignals", lambda _tell: SimpleNamespace(held=None, sleep=None)
-    )
+    monkeypatch.setattr(ownership, "ConsumerRegistrar", FakeRegistrar)
+    monkeypatch.setattr(StopSignals, "handle", lambda *_: None)
 
 
-def config(
-    options: Mapping[str, str] | None = None, *, at_load: Mapping[str, str] | None = None
-) -> SourceConfig:
+def config(options: Mapping[str, str] | None = None) -> SourceConfig:
     base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
-    made = source_config_from_options(base | dict(options or {}))
-    assert made.fan_out is not None
-    return replace(made, fan_out=replace(made.fan_out, registered=at_load or {}))
+    return source_config_from_options(base | dict(options or {}))
+
+
+def consumers_of(coordinator: SourceCoordinator) -> QueryConsumers:
+    consumers: QueryConsumers = coordinator._consumers  # type: ignore[attr-defined]
+    return consumers
 
 
 def agent_calls(coordinator: SourceCoordinator) -> list[Any]:
@@ -141,46 +137,63 @@ def test_a_driver_that_disconnects_and_lives_has_stopped_the_query(
 
 
 @pytest.mark.parametrize(
-    ("logged", "at_load", "registered"),
+    ("logged", "registered"),
     [
-        ({}, {}, {}),
-        ({"clicks": ARN}, {}, {"clicks": ARN}),
-        ({}, {"clicks": ARN}, {"clicks": ARN}),
-        ({"clicks": OTHER_ARN}, {"clicks": OTHER_ARN}, {}),
-        ({"gone": ARN}, {}, {}),
+        ({}, {}),
+        ({"clicks": ARN}, {"clicks": ARN}),
+        ({"clicks": OTHER_ARN}, {}),
+        ({"gone": ARN}, {}),
     ],
 )
 def test_a_consumer_registered_earlier_is_known_by_its_arn(
-    monkeypatch: pytest.MonkeyPatch,
-    logged: Mapping[str, str],
-    at_load: Mapping[str, str],
-    registered: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch, logged: Mapping[str, str], registered: Mapping[str, str]
 ) -> None:
-    """By ``load()`` or by an earlier run. Another ARN is that of a consumer somebody else has registered."""
+    """By an earlier run. Another ARN is that of a consumer somebody else has registered."""
     monkeypatch.setattr(FakeRegistrar, "registers", False)
-    for arn in at_load.values():
-        loaded.note(arn)
-    coordinator = KinesisSource(config(at_load=at_load)).create_coordinator()
-    assert not any(map(loaded.is_noted, at_load.values()))  # no other load takes it for its own
+    coordinator = KinesisSource(config()).create_coordinator()
 
     coordinator.restore(Offsets({}, consumers=logged))
 
-    assert coordinator.enumerator.registered == registered
-    last = [each for each in agent_calls(coordinator) if isinstance(each, frozenset)][-1]
-    assert last == frozenset(registered.values())
+    assert coordinator.enumerator.own_consumers() == registered
+    assert consumers_of(coordinator).going == frozenset(registered.values())
     coordinator.close()
+
+
+def test_a_consumer_that_the_user_gives_is_never_the_querys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though an earlier run has registered it."""
+    monkeypatch.setattr(FakeRegistrar, "registers", False)
+    options = {"consumerArn": ARN, "streamName": "clicks", "region": "us-east-1"}
+    coordinator = KinesisSource(source_config_from_options(options)).create_coordinator()
+    coordinator.restore(Offsets({}, consumers={"clicks": ARN}))
+    coordinator.close()
+
+    assert coordinator.enumerator.own_consumers() == {}
 
 
 def test_a_consumer_is_logged_when_tasks_get_a_batch_that_names_it() -> None:
     """Spark passes the start of a first batch, which it does not log, before that."""
     coordinator = KinesisSource(config()).create_coordinator()
-    agent = coordinator._agent  # type: ignore[attr-defined]
     coordinator.restore(Offsets({}, consumers={"clicks": ARN}))
-    before = agent.logged
+    before = consumers_of(coordinator).logged
     coordinator.assign(RANGES)
     coordinator.close()
 
-    assert (before, agent.logged) == (frozenset(), frozenset({ARN}))
+    assert (before, consumers_of(coordinator).logged) == (frozenset(), frozenset({ARN}))
+
+
+def test_a_consumer_that_a_task_saw_taken_over_stays_for_this_run(caplog: pytest.LogCaptureFixture) -> None:
+    """Another reader, or the task's own second attempt, which nobody can tell apart: the offset log goes on
+    to name the consumer, so that a later run deregisters it.
+    """
+    coordinator = KinesisSource(config({"agent": "none"})).create_coordinator()
+    coordinator._figures.mark_contested([ARN])
+    for _ in range(2):
+        coordinator.post_report()
+    coordinator.close()
+
+    assert consumers_of(coordinator).going == frozenset()
+    assert coordinator.enumerator.own_consumers() == {"clicks": ARN}
+    assert caplog.text.count(f"another reader uses consumer {ARN}, so this run does not deregister it") == 1
 
 
 def test_without_an_agent_a_consumer_that_is_gone_is_registered_again(
@@ -210,22 +223,34 @@ def test_without_an_agent_a_consumer_that_is_gone_is_registered_again(
 
     assert looks == ["clicks"] * 3
     assert found == [{"clicks": ARN}, *[{"clicks": OTHER_ARN}] * 4]
-    assert coordinator.enumerator.registered == {}
+    assert coordinator.enumerator.own_consumers() == {}
     assert "clicks: the consumer is gone or going, and can't be registered" in caplog.text
 
 
-@pytest.mark.parametrize(("now", "at_load"), [(True, {}), (False, {"clicks": ARN}), (False, {})])
+@pytest.mark.parametrize("registers", [True, False])
 def test_a_batch_read_warns_of_a_consumer_that_stays(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, now: bool, at_load: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, registers: bool
 ) -> None:
-    """One that it registered, now or at ``load()``: Spark does not say when the last task has read."""
-    monkeypatch.setattr(FakeRegistrar, "registers", now)
+    """One that it has registered: Spark does not say when the last task has read."""
+    monkeypatch.setattr(FakeRegistrar, "registers", registers)
     monkeypatch.setattr(planner, "plan_bounded_read", lambda _source: [])
 
-    assignment = KinesisSource(config(at_load=at_load)).plan_bounded()[1]
+    assignment = KinesisSource(config()).plan_bounded()[1]
 
     assert assignment == FanOutAssignment({"clicks": ARN}, is_streaming=False)
-    assert ("stays registered" in caplog.text) == (now or bool(at_load))
+    assert ("stays registered" in caplog.text) == registers
+
+
+@pytest.mark.parametrize("registration_", ["lazy", "eager"])
+def test_a_plan_that_is_only_analysed_registers_nothing(
+    monkeypatch: pytest.MonkeyPatch, registration_: str
+) -> None:
+    """Spark asks for the schema at `load()`, and again for `explain()`, also after the query was stopped."""
+    monkeypatch.setattr(FakeRegistrar, "ensure", lambda *_: pytest.fail("registered"))
+    options = {"streamName": "clicks", "consumerName": "app", "consumerRegistration": registration_}
+    found: Any = KinesisDataSource(options)
+    found.schema()
+    assert make_stream_reader(found._source(streaming=True)) is not None
 
 
 def test_the_death_of_the_driver_is_noticed() -> None:
@@ -239,32 +264,27 @@ def test_the_death_of_the_driver_is_noticed() -> None:
     assert sum(slept) == pytest.approx(2.1)
 
 
+@pytest.mark.parametrize(
+    ("registers", "options", "taken", "gone"),
+    [
+        (False, {}, "", []),
+        (True, {"consumerDeregistration": "never"}, "", []),
+        (True, {}, ARN, []),
+        (True, {}, "", [ARN]),
+    ],
+)
 def test_a_consumer_that_no_task_reaches_is_deregistered_if_it_is_the_querys(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, registers: bool, options: dict[str, str], taken: str, gone: list[str]
 ) -> None:
-    """Not one of somebody else's, nor one that somebody else uses, nor against ``consumerDeregistration``.
-    What is gone is told no more.
-    """
-    gone: list[str] = []
-    monkeypatch.setattr(FakeRegistrar, "deregister", lambda _self, arn: gone.append(arn), raising=False)
+    """Not one of somebody else's, nor one that somebody else uses, nor against ``consumerDeregistration``."""
+    monkeypatch.setattr(FakeRegistrar, "registers", registers)
+    coordinator = KinesisSource(config(options)).create_coordinator()
+    consumers_of(coordinator).contest("clicks", taken)
+    consumers_of(coordinator).release()
+    coordinator.close()
 
-    def release(*, registers: bool, contested: str = "", **options: str) -> SourceCoordinator:
-        monkeypatch.setattr(FakeRegistrar, "registers", registers)
-        coordinator = KinesisSource(config(options)).create_coordinator()
-        coordinator._agent.contested = {contested}  # type: ignore[attr-defined]
-        coordinator._agent.release()  # type: ignore[attr-defined]
-        coordinator.close()
-        return coordinator
-
-    release(registers=False)
-    release(registers=True, consumerDeregistration="never")
-    release(registers=True, contested=ARN)
-    assert gone == []
-    coordinator = release(registers=True)
-
-    assert gone == [ARN]
-    assert coordinator.enumerator.registered == {}
-    assert [each for each in agent_calls(coordinator) if isinstance(each, frozenset)][-1] == frozenset()
+    assert FakeRegistrar.gone == gone
+    assert not (gone and consumers_of(coordinator).own)
 
 
 def test_the_agent_is_placed_by_the_options_and_by_spark(monkeypatch: pytest.MonkeyPatch) -> None:

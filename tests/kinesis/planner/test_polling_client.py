@@ -42,7 +42,7 @@ class Planning:
         self.now = 0.0
         assert CONFIG.agent is not None
         setup = AgentSetup.beside_driver(CONFIG)
-        self.client = AgentClient(setup, {"s": ""}, renew=None, clock=lambda: self.now)
+        self.client = AgentClient(setup, clock=lambda: self.now)
         self.supervisor = Supervisor()
         self.client._supervisor = self.supervisor  # type: ignore[assignment]
 

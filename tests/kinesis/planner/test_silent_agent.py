@@ -124,7 +124,7 @@ def test_an_agent_that_stays_silent_is_killed_and_replaced(
 ) -> None:
     """A process that is stopped ends by SIGKILL alone, so nothing is waited for."""
     planning = make()
-    planning.client.set_registered(frozenset({ARN}))
+    planning.own(ARN)
     agent = planning.listening(ConsumersChanged({"clicks": ARN}, (ARN,)))
     planning.pass_time(15)
     assert not agent.is_closed
@@ -168,7 +168,7 @@ def test_a_planner_never_waits_for_its_agent(make: Callable[..., Planning]) -> N
             planning.client.follow({split: After(str(10**40 + number)) for split in splits})
             planning.client.progress(splits[0], HORIZON)
         planning.client.agents(splits)
-        planning.client.set_registered(frozenset({ARN}))
+        planning.own(ARN)
         planning.client.tell_stop()
         planning.client.close()
 

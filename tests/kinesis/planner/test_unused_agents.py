@@ -9,7 +9,13 @@ import pytest
 from fake_agent import ARN, OTHER, SPLIT, Planning, cut_point, event, plannings
 
 from sluice.kinesis.planner.shard_subscription import ShardSubscription
-from sluice.kinesis.shared.protocol import RangesAsked, SubscriptionEnded, Unsubscribe, WorkerHosts
+from sluice.kinesis.shared.protocol import (
+    ConsumersChanged,
+    RangesAsked,
+    SubscriptionEnded,
+    Unsubscribe,
+    WorkerHosts,
+)
 from sluice.source.model.offsets import HORIZON
 
 
@@ -53,16 +59,17 @@ def test_everything_is_polled_once_no_task_has_asked_for_a_minute(
 ) -> None:
     """The log says so once, and the consumers are released. Nothing is tried again in this run."""
     planning = make()
-    released: list[float] = []
-    planning.client.release = lambda: released.append(planning.now)
     holding(planning)
+    planning.own(ARN)
+    assert planning.agent.received() == ConsumersChanged({"clicks": ARN}, (ARN,))
     run_batches(planning, 4)
     assert said(caplog) == []
     # Tasks of this batch need not try: each would wait for a connection.
     assert planning.client.agents([SPLIT]) == {}
     # Not only with the next trigger: subscriptions would fail one by one when their consumer goes.
     assert planning.agent.received() == Unsubscribe(SPLIT)
-    planning.until(lambda: released)
+    planning.until(lambda: planning.deregistered)
+    assert planning.agent.received() == ConsumersChanged({"clicks": ARN}, ())
     # Another subscription has found that the consumer is gone. That is what was wanted.
     shard = ShardSubscription(99, HORIZON, lambda: planning.now)
     planning.client._subscriptions.shards.setdefault(SPLIT, shard)
@@ -73,7 +80,7 @@ def test_everything_is_polled_once_no_task_has_asked_for_a_minute(
     (line,) = said(caplog)
     assert "at the ports of option 'agentPorts'" in line
     assert "option 'agentAddress'" in line
-    assert len(released) == 1
+    assert planning.deregistered == [ARN]
     assert planning.renewed.empty()
     assert planning.client.agents([SPLIT]) == {}
     assert not planning.client.is_subscribed(OTHER)
@@ -140,4 +147,4 @@ def test_a_query_that_may_not_poll_goes_on_trying(
     run_batches(planning, 10)
 
     assert "no task has reached" not in caplog.text
-    assert ARN in planning.client._consumers.message.arns.values()
+    assert ARN in planning.consumers.arns.values()

@@ -8,7 +8,6 @@ from typing import Any, Final
 from sluice.aws.names.arns import consumer_path
 from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity
-from sluice.kinesis.consumers.calls import NOT_CREATED
 from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.options.fan_out import FanOutConfig
 from sluice.kinesis.options.streams import StreamRef
@@ -119,18 +118,7 @@ def _check_consumer(
             findings.add(f"consumer {target}", "warning", many)
         why = "it would register a consumer, which is billed"
         identity.may("kinesis:RegisterStreamConsumer", arn, why=why)
-    found = given or (status or {}).get("ConsumerARN")
-    if found is None:
-        # The query describes the consumer that it has registered by its ARN, which IAM decides on its own.
-        findings.attempt(
-            "kinesis",
-            "DescribeStreamConsumer",
-            f"{target}:*",
-            {"ConsumerARN": f"{arn}/consumer/{name}:{NOT_CREATED}"},
-            read=lambda _answer: None,
-            fine={"ResourceNotFoundException": "allowed"},
-        )
-        found = f"{arn}/consumer/{name}:*"
+    found = given or (status or {}).get("ConsumerARN") or f"{arn}/consumer/{name}:*"
     if not given and fan_out.deregister:
         identity.may("kinesis:DeregisterStreamConsumer", found, why="it would end the consumer")
     why = "it would take over the subscription of a query that runs"

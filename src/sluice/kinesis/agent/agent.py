@@ -178,14 +178,12 @@ class Agent:
 
     @property
     def registered(self) -> Sequence[str]:
-        """ARNs of the consumers that the query registered."""
+        """ARNs of the consumers to deregister when the query is stopped."""
         return self._consumers.registered
 
     @property
     def unlogged(self) -> Sequence[str]:
-        """Those of `registered` that the next run would take for somebody else's; none if consumers stay."""
-        if self._config.fan_out is None or not self._config.fan_out.deregister:
-            return []
+        """Those of `registered` that the next run would take for somebody else's."""
         return [arn for arn in self._consumers.registered if arn not in self._consumers.logged]
 
     def deregister(self, arns: Iterable[str]) -> None:

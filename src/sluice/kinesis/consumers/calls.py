@@ -13,7 +13,6 @@ from sluice.instants import micros_from_datetime
 
 __all__ = [
     "DESCRIBE",
-    "NOT_CREATED",
     "ConsumerDescription",
     "deregister_consumer",
     "list_consumers",
@@ -24,8 +23,6 @@ __all__ = [
 DESCRIBE: Final = "DescribeStreamConsumer"
 _DEREGISTER: Final = "DeregisterStreamConsumer"
 _LIST: Final = "ListStreamConsumers"
-NOT_CREATED: Final = 1
-"""The creation time, in an ARN, of a consumer that cannot be there: a second of 1970."""
 
 
 @dataclass(frozen=True, slots=True)

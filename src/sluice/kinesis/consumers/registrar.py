@@ -1,26 +1,21 @@
 """Registers fan-out consumers with streams, waits until they are ready, and deregisters them.
 
-As Flink's StreamConsumerRegistrar. A consumer that exists already is used as it is. A query may deregister
-only consumers that `ConsumerRegistrar.ensure` says it registered. Where two queries register one name at the
-same time, it is the one's that the service has answered. Where the service may have carried out a
-registration whose answer was lost, the consumer that is there then, and was not before, is the query's:
-nobody else would deregister it, and it is paid for.
+As Flink's StreamConsumerRegistrar. A consumer that exists already is used as it is.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from sluice.aws.names.arns import ConsumerArn, consumer_path
 from sluice.aws.names.shards import describe_stream
 from sluice.errors import OptionError, ServiceError, SluiceError
 from sluice.kinesis.consumers.calls import (
     DESCRIBE,
-    NOT_CREATED,
     ConsumerDescription,
     deregister_consumer,
     list_consumers,
@@ -35,15 +30,12 @@ from sluice.retry import Retrier
 __all__ = ["Consumer", "ConsumerRegistrar"]
 
 _REGISTER: Final = "RegisterStreamConsumer"
-_DESCRIBE_STREAM: Final = "DescribeStreamSummary"
+_IN_USE: Final = "ResourceInUseException"
 # https://docs.aws.amazon.com/kinesis/latest/APIReference/API_RegisterStreamConsumer.html
 _LIMITS: Final = (
     "a stream has at most 20 consumers (50 in on-demand advantage mode), 5 of them being created at once, "
     "and an account registers 5 a second"
 )
-
-_REGISTRATIONS: Final = 3
-"""How often to register a consumer that somebody else deregisters while it is being created."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,24 +53,6 @@ class Consumer:
     registered: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _ConsumerName:
-    """A consumer by its name, whether it exists or not."""
-
-    stream: str
-    stream_arn: str
-    name: str
-
-    @property
-    def path(self) -> str:
-        """As `consumer_path` of its ARN."""
-        return f"{self.stream}/consumer/{self.name}"
-
-    @property
-    def request(self) -> dict[str, str]:
-        return {"StreamARN": self.stream_arn, "ConsumerName": self.name}
-
-
 class ConsumerRegistrar:
     """Registers and deregisters the consumers of one source.
 
@@ -87,7 +61,7 @@ class ConsumerRegistrar:
         retrier: its sleep may raise, which ends the waiting of a query that is stopping.
         is_endpoint_known: as that of `sluice.aws.calling.calls.Calls`.
         on_registered: called with the stream and the consumer's ARN as soon as the service has answered a
-            registration, some 10 s before the consumer is ready.
+            registration, about 10 s before the consumer is ready.
         registering: entered before a registration is asked for, and left after `on_registered`.
 
     Raises:
@@ -114,9 +88,10 @@ class ConsumerRegistrar:
     def ensure(self, stream: str) -> Consumer:
         """Returns the consumer to read a stream with, when it is ready.
 
-        A consumer that is being created is waited for. One that is being deleted, even while it is created,
-        is waited out and registered anew. One that does not exist is registered, unless the user gives
-        consumers by their ARNs.
+        The consumer is described until it is active. Whenever there is none, it is registered, unless the
+        user gives consumers by their ARNs. The service refuses that while another query registers the
+        consumer, and while the stream is being created or resharded: then the next description shows what
+        to do.
 
         Raises:
             OptionError: the ARN that the user gave is not that of a consumer of the stream.
@@ -124,20 +99,9 @@ class ConsumerRegistrar:
         """
         if self._fan_out.registration == "none":
             return self._check_given(stream, self._fan_out.arns[stream])
-        name = self._fan_out.consumer_name
-        if name is None:
+        if self._fan_out.consumer_name is None:
             raise OptionError(f"option '{CONSUMER_NAME.key}' is required to register a consumer")
-        wanted = _ConsumerName(stream, self._stream_arn(stream), name)
-        for _ in range(_REGISTRATIONS):
-            consumer = self._find_ready(wanted) or self._register(wanted)
-            if consumer is not None:
-                return consumer
-        raise ServiceError(
-            f"{stream}/consumer/{name}: somebody else deregisters it while it is being created, "
-            f"{_REGISTRATIONS} times in a row; give each query a '{CONSUMER_NAME.key}' of its own",
-            operation=_REGISTER,
-            target=wanted.path,
-        )
+        return self._ensure_named(stream, self._fan_out.consumer_name)
 
     def deregister(self, arn: str) -> None:
         """Deregisters a consumer as `deregister_consumer` does.
@@ -149,134 +113,83 @@ class ConsumerRegistrar:
 
     # --- a consumer by name ---------------------------------------------------------------------------
 
-    def _find_ready(self, wanted: _ConsumerName) -> Consumer | None:
-        """Waits until the consumer is active; None if it does not exist, or not any more."""
-
-        def read(answer: Mapping[str, Any]) -> Consumer | None:
-            consumer = read_description(answer)
-            if consumer.status != "ACTIVE":
-                raise not_ready(wanted.path, consumer.status)
-            return Consumer(consumer.name, consumer.arn, registered=False)
-
-        try:
-            return self._calls.call(DESCRIBE, wanted.path, wanted.request, read)
-        except ServiceError as error:
-            if error.missing:
-                return None
-            raise
-
-    def _register(self, wanted: _ConsumerName) -> Consumer | None:
-        """Registers the consumer and waits until it is active; None if it is deregistered meanwhile."""
-        may_be_done = False
-
-        def recover(error: ServiceError) -> Consumer | None:
-            nonlocal may_be_done
-            if error.code != "ResourceInUseException":
-                may_be_done = may_be_done or _may_be_done(error)
-                return None
-            ours = self._find_own(wanted) if may_be_done else None
-            return ours or self._find_of_another(wanted)
+    def _ensure_named(self, stream: str, name: str) -> Consumer:
+        path = f"{stream}/consumer/{name}"
+        request = {"StreamARN": self._stream_arn(stream), "ConsumerName": name}
+        own: str | None = None  # the consumer that this call has registered
+        is_maybe_own = False  # a registration got no answer: nobody else would deregister what there is then
 
         def read(answer: Mapping[str, Any]) -> Consumer:
-            consumer = ConsumerDescription.parse(answer["Consumer"])
-            return Consumer(consumer.name, consumer.arn, registered=True)
+            nonlocal own, is_maybe_own
+            found = read_description(answer)
+            if found.status == "DELETING":
+                own, is_maybe_own = None, False  # when it is gone, it is registered anew
+            elif is_maybe_own:
+                own, is_maybe_own = found.arn, False
+                self._on_registered(stream, own)
+            if found.status != "ACTIVE":
+                raise not_ready(path, found.status)
+            return Consumer(found.name, found.arn, registered=found.arn == own)
 
-        self._check_permission(wanted)
-        try:
-            with self._registering():
-                consumer = self._calls.call(_REGISTER, wanted.path, wanted.request, read, recover=recover)
-                if consumer.registered:
-                    self._on_registered(wanted.stream, consumer.arn)
-        except ServiceError as error:
-            if error.code == "LimitExceededException" and error.operation == _REGISTER:
-                self._raise_limits(error, wanted.stream_arn)
-            raise
-        if consumer.registered:
-            _log.info("consumer %s is registered; waiting until it is active", consumer.arn)
-            if not self._becomes_active(wanted, consumer.arn):
-                _log.warning("%s: somebody else deregisters it; waiting until it is gone", wanted.path)
-                return None
-        return consumer
+        def recover(error: ServiceError) -> None:
+            nonlocal own, is_maybe_own
+            if not error.missing:
+                return
+            error.retryable = True  # it takes a moment until every host of the service knows a new consumer
+            if own is None:
+                is_maybe_own = False
+                own = self._register(stream, path, request, watch)
+                is_maybe_own = False
 
-    def _check_permission(self, wanted: _ConsumerName) -> None:
-        """Describes a consumer that cannot be there by its ARN, as those are described that are registered.
+        def watch(error: ServiceError) -> None:
+            nonlocal is_maybe_own
+            if error.code == _IN_USE:
+                error.retryable = False  # not before the consumer is described again
+            is_maybe_own = is_maybe_own or (error.retryable and not error.throttling)
 
-        IAM decides before the service looks for it, on another ARN than for one by name. So a caller who may
-        register and not see what becomes of it is told before there is a consumer, which is paid for.
+        return self._calls.call(DESCRIBE, path, request, read, recover=recover)
+
+    def _register(
+        self,
+        stream: str,
+        path: str,
+        request: Mapping[str, str],
+        on_error: Callable[[ServiceError], None],
+    ) -> str:
+        """Registers a consumer, and returns its ARN.
 
         Raises:
-            ServiceError: the caller may not.
+            ServiceError: it can't be registered; retryable if that may change while others are waited for.
         """
-        self._calls.call(
-            DESCRIBE,
-            f"{wanted.path}:*",
-            {"ConsumerARN": f"{wanted.stream_arn}/consumer/{wanted.name}:{NOT_CREATED}"},
-            lambda _answer: True,
-            recover=lambda error: None if error.code == "AccessDeniedException" else True,
-        )
 
-    def _find_own(self, wanted: _ConsumerName) -> Consumer | None:
-        """The consumer that a call of ours has registered whose answer did not come; None if there is none.
+        def read(answer: Mapping[str, Any]) -> str:
+            return str(answer["Consumer"]["ConsumerARN"])
 
-        Nothing is waited for, so that it is known at once what to deregister.
-        """
         try:
-            found = self._calls.call(DESCRIBE, wanted.path, wanted.request, read_description)
+            with self._registering():
+                arn = self._calls.call(_REGISTER, path, request, read, recover=on_error)
+                self._on_registered(stream, arn)
         except ServiceError as error:
-            if error.missing:
-                return None  # the stream is being changed
-            error.retryable = False  # this call has used up its own retries
+            error.retryable = error.code == _IN_USE  # other errors have used up their own retries
+            if error.code == "LimitExceededException":
+                raise self._with_limits(error, request["StreamARN"]) from None
             raise
-        return Consumer(found.name, found.arn, registered=True) if found.status != "DELETING" else None
+        _log.info("consumer %s is registered; waiting until it is active", arn)
+        return arn
 
-    def _find_of_another(self, wanted: _ConsumerName) -> Consumer | None:
-        """The consumer that another query has just registered, so that registering it was refused.
-
-        If there is none, the stream is being created or resharded: returns None when that is over.
-        """
-        try:
-            found = self._find_ready(wanted)
-        except SluiceError as problem:
-            problem.retryable = False  # `_find_ready` has used up its own retries
-            raise
-        if found is None:
-            self._wait_for_stream(wanted)
-        return found
-
-    def _becomes_active(self, wanted: _ConsumerName, arn: str) -> bool:
-        """Waits for a consumer that was registered a moment ago; False if it is being deleted instead."""
-
-        def read(answer: Mapping[str, Any]) -> bool:
-            status = read_description(answer).status
-            if status == "CREATING":
-                raise not_ready(wanted.path, status)
-            return status == "ACTIVE"
-
-        def recover(error: ServiceError) -> bool | None:
-            # It takes a moment until every host of the service knows a new consumer.
-            error.retryable = error.retryable or error.missing
-            return None
-
-        return self._calls.call(DESCRIBE, wanted.path, {"ConsumerARN": arn}, read, recover=recover)
-
-    def _raise_limits(self, error: ServiceError, stream_arn: str) -> NoReturn:
+    def _with_limits(self, error: ServiceError, stream_arn: str) -> ServiceError:
         message = f"{error} ({_LIMITS}"
-        try:
-            consumers = list_consumers(self._calls, stream_arn)
-        except SluiceError as problem:
-            _log.warning("cannot list the consumers of %s to name them in an error: %s", stream_arn, problem)
-        else:
+        if (consumers := self._list(stream_arn)) is not None:
             creating = sum(each.status == "CREATING" for each in consumers)
             names = ", ".join(sorted(each.name for each in consumers)) or "none"
             message += f"; this stream has {len(consumers)}, {creating} of them being created: {names}"
-        raise ServiceError(
+        return ServiceError(
             message + ")",
             operation=error.operation,
             target=error.target,
             code=error.code,
-            retryable=error.retryable,
             throttling=error.throttling,
-        ) from None
+        )
 
     # --- a consumer by its ARN ------------------------------------------------------------------------
 
@@ -294,7 +207,9 @@ class ConsumerRegistrar:
         except ServiceError as error:
             if not error.missing:
                 raise
-            problem = f"there is no such consumer{self._known_arns(arn)}"
+            problem = "there is no such consumer"
+            if (consumers := self._list(ConsumerArn.parse(arn).stream_arn)) is not None:
+                problem += ": the stream has " + (", ".join(sorted(each.arn for each in consumers)) or "none")
         else:
             stream_arn = self._stream_arn(stream)
             if consumer.status == "ACTIVE" and arn.startswith(f"{stream_arn}/consumer/"):
@@ -305,17 +220,15 @@ class ConsumerRegistrar:
         key = CONSUMER_ARN.key if len(self._stream_arns) == 1 else f"{CONSUMER_ARN.key}.{stream}"
         raise OptionError(f"option '{key}' is {arn!r}: {problem}")
 
-    def _known_arns(self, arn: str) -> str:
-        """The consumers that the stream of a wrong ARN has, to be appended to an error's message."""
-        stream_arn = ConsumerArn.parse(arn).stream_arn
+    # --- the stream -----------------------------------------------------------------------------------
+
+    def _list(self, stream_arn: str) -> Sequence[ConsumerDescription] | None:
+        """The stream's consumers, to name them in an error; None if they cannot be listed."""
         try:
-            consumers = list_consumers(self._calls, stream_arn)
+            return list_consumers(self._calls, stream_arn)
         except SluiceError as problem:
             _log.info("cannot list the consumers of %s to name them in an error: %s", stream_arn, problem)
-            return ""
-        return ": the stream has " + (", ".join(sorted(each.arn for each in consumers)) or "none")
-
-    # --- the stream -----------------------------------------------------------------------------------
+            return None
 
     def _stream_arn(self, stream: str) -> str:
         known = self._stream_arns.get(stream)
@@ -327,26 +240,3 @@ class ConsumerRegistrar:
                 lambda answer: str(answer["StreamDescriptionSummary"]["StreamARN"]),
             )
         return known
-
-    def _wait_for_stream(self, wanted: _ConsumerName) -> None:
-        """Waits while the stream is being created or resharded, which may take minutes in all."""
-
-        def read(answer: Mapping[str, Any]) -> bool:
-            status = answer["StreamDescriptionSummary"]["StreamStatus"]
-            if status in ("CREATING", "UPDATING"):
-                raise ServiceError(
-                    f"{_DESCRIBE_STREAM} of {wanted.stream}: the stream is {status}",
-                    code=status,
-                    retryable=True,
-                )
-            return True
-
-        try:
-            self._calls.call(_DESCRIBE_STREAM, wanted.stream, {"StreamARN": wanted.stream_arn}, read)
-        except ServiceError as error:
-            _log.info("%s: registering again, though the stream may not be ready: %s", wanted.stream, error)
-
-
-def _may_be_done(error: ServiceError) -> bool:
-    """Whether the service may have carried out a call that failed: it has not refused it."""
-    return error.retryable and not error.throttling

@@ -33,8 +33,8 @@ CONSUMER_REGISTRATION = Option(
     "consumerRegistration",
     choice("lazy", "eager", "none"),
     None,
-    "When the consumer is registered, unless it exists: `lazy` when the query starts, `eager` at `.load()`, "
-    "`none` by the user, who gives `consumerArn`.",
+    "Who registers the consumer, unless it exists: the query when it starts (`lazy`; `eager` means the "
+    "same), or you (`none`), who give `consumerArn`.",
     shown_default="`lazy`; `none` when ARNs are given",
 )
 CONSUMER_DEREGISTRATION = Option(
@@ -84,7 +84,6 @@ class FanOutConfig:
         deregister: deregister a consumer that this query registered when the query is stopped.
         arns: stream's name to its consumer's ARN; empty unless `registration` is ``none``.
         may_poll: read by polling what fan-out does not deliver; False makes that an error.
-        registered: stream's name to the ARN of the consumer that ``load()`` registered.
     """
 
     consumer_name: str | None = None
@@ -92,7 +91,6 @@ class FanOutConfig:
     deregister: bool = True
     arns: Mapping[str, str] = field(default_factory=dict)
     may_poll: bool = True
-    registered: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def region(self) -> str | None:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sluice.channels.channel import Address
+from sluice.kinesis.consumers.ownership import QueryConsumers
 from sluice.kinesis.options.agent import AGENT_ADDRESS, AGENT_PORTS
-from sluice.kinesis.planner.agent_consumers import AgentConsumers
 from sluice.kinesis.planner.agent_process import AgentProcess
 from sluice.kinesis.planner.agent_supervisor import AgentSupervisor, SupervisedAgent
 from sluice.kinesis.planner.shard_subscription import ShardSubscription
@@ -27,6 +27,7 @@ from sluice.kinesis.shared.protocol import (
     TAKEN_OVER,
     BufferHeld,
     CallsCounted,
+    ConsumersChanged,
     EventReceived,
     FromAgent,
     Listening,
@@ -61,24 +62,18 @@ class AgentClient:
 
     Args:
         setup: what agents are started with.
-        arns: stream's name to the ARN of its consumer, as far as that is known; see `set_consumers`.
-        renew: called, in a thread of its own, with a stream whose consumer may be gone. Returns the ARN of
-            the consumer to use from now on. None where the agent polls, without consumers.
+        consumers: what to subscribe with, and what to deregister when the query is stopped; None if the agent
+            polls.
         figures: count reads of the agent that were refused or repeated.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
-
-    Attributes:
-        release: called, in a thread of its own, when no task reaches an agent, so that consumers are not
-            used any more.
     """
 
-    def __init__(  # noqa: PLR0913 - a query's agent, its consumers, and what tests replace
+    def __init__(
         self,
         setup: AgentSetup,
-        arns: Mapping[str, str],
+        consumers: QueryConsumers | None = None,
         *,
-        renew: Callable[[str], str] | None,
         figures: ReadFigures | None = None,
         launch: Callable[[AgentSetup], AgentProcess] = AgentProcess,
         clock: Callable[[], float] = time.monotonic,
@@ -86,22 +81,22 @@ class AgentClient:
         fan_out = setup.config.fan_out
         self._on_workers = setup.agent.on_workers
         self._may_poll = fan_out is None or fan_out.may_poll
-        self._deregisters = fan_out is not None and fan_out.deregister
         self._streams = ", ".join(stream.name for stream in setup.config.streams)
         self._figures = ReadFigures() if figures is None else figures
         self._secret = setup.secret
-        self._renew = renew
         self._clock = clock
         self._lock = threading.RLock()
         self._setup = setup
         self._is_closed = False
         self._launch = launch
         self._supervisor = AgentSupervisor(self._streams, lambda: launch(setup), clock)
-        self._consumers = AgentConsumers(arns, self._send)
+        self._consumers = consumers
+        if consumers is not None:
+            consumers.on_change = self._tell_consumers
+        self._told: ConsumersChanged | None = None
         self._is_unreached = False
         self._has_assigned = False  # since tasks have asked for a range
         self._unasked_since: float | None = None
-        self.release: Callable[[], None] = lambda: None
         self._address: Address | None = None
         self._listens = threading.Event()
         self._hosts: frozenset[str] = frozenset()
@@ -126,17 +121,6 @@ class AgentClient:
     def hosts(self) -> frozenset[str]:
         """Worker hosts that have an agent."""
         return self._hosts
-
-    @property
-    def contested(self) -> frozenset[str]:
-        """ARNs of consumers that a reader which is not of this query uses. They must not be deregistered."""
-        return self._consumers.contested
-
-    def mark_contested(self, stream: str, arn: str) -> None:
-        """Another reader uses a consumer, which the agent cannot know, as it subscribes to nothing."""
-        with self._lock:
-            self._consumers.mark_contested(stream, arn)
-            self._send(self._consumers.message)
 
     def figures(self) -> dict[str, Any]:
         """The agent's state and its buffer, for progress reports.
@@ -201,20 +185,6 @@ class AgentClient:
                 found[split] = self._address
         return found
 
-    def set_consumers(self, arns: Mapping[str, str]) -> None:
-        """Says which consumers to subscribe with: stream's name to ARN. Called before `follow`."""
-        with self._lock:
-            self._consumers.set_arns(arns)
-
-    def set_registered(self, arns: frozenset[str], logged: frozenset[str] = frozenset()) -> None:
-        """Says which consumers this query has registered, so that the agent deregisters them at a stop.
-
-        Args:
-            logged: those that the offset log names, and that stay after a crash.
-        """
-        with self._lock:
-            self._consumers.set_registered(arns, logged)
-
     def start(self) -> None:
         """Starts the agent, unless one runs or was started a moment ago. A closed client starts none."""
         with self._lock:
@@ -224,7 +194,8 @@ class AgentClient:
             agent = self._supervisor.start()
             if agent is None:
                 return
-            self._send(self._consumers.message)
+            self._told = None
+            self._tell_consumers()
             threading.Thread(
                 target=self._receive, args=(agent,), name="sluice-fan-out-link", daemon=True
             ).start()
@@ -281,13 +252,12 @@ class AgentClient:
         Called in a signal handler: takes no lock. If the agent has died, and no trigger has started another
         one yet, one is started for this alone. A second signal may start a second one, which does no harm.
         """
-        if not self._deregisters or self._is_closed or self._supervisor.tell_stop():
+        if self._consumers is None or not self._consumers.going:
             return
-        consumers = self._consumers.message
-        if consumers.registered:
+        if not (self._is_closed or self._supervisor.tell_stop()):
             with contextlib.suppress(OSError):
                 agent = self._launch(self._setup)
-                agent.channel.send(encode(consumers))
+                agent.channel.send(encode(_message_of(self._consumers)))
                 agent.tell_stop()
 
     def close(self) -> None:
@@ -324,7 +294,8 @@ class AgentClient:
         )
         # Before the consumers go, which would be an error of each subscription.
         self._subscriptions.follow({})
-        threading.Thread(target=self.release, daemon=True).start()
+        if self._consumers is not None:
+            threading.Thread(target=self._consumers.release, daemon=True).start()
 
     # --- messages of the agent ------------------------------------------------------------------------
 
@@ -383,47 +354,52 @@ class AgentClient:
                         self._version += 1
 
     def _handle_end(self, shard: ShardSubscription, ended: SubscriptionEnded) -> None:
-        is_taken_over = ended.code == TAKEN_OVER
-        takes_back = is_taken_over and self._consumers.is_news(ended.consumer)
+        consumers, stream, takes_back = self._consumers, ended.split.stream, False
+        if consumers is not None and ended.code == TAKEN_OVER:
+            takes_back = consumers.contest(stream, ended.consumer)
         retry_after = self._subscriptions.record_end(shard, ended, takes_back=takes_back)
-        stream = ended.split.stream
         _log.log(
             logging.INFO if ended.code in ("", FAR_BEHIND) else logging.WARNING,
             "%s: not subscribed; polling from %s on, next attempt to subscribe in %g s: %s"
-            if self._renew
+            if self._consumers
             else "%s: the agent does not read it; planner and tasks do from %s on, next attempt in %g s: %s",
             ended.split,
             described(shard.position),
             retry_after,
             ended.reason,
         )
-        if is_taken_over:
-            self._consumers.mark_contested(stream, ended.consumer)
         if self._is_unreached:
             return  # the consumer is not wanted
         # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
         may_be_missing = ended.code in (CONSUMER_MISSING, TAKEN_OVER)
-        if may_be_missing and self._renew and self._consumers.begin_renewal(stream):
-            threading.Thread(target=self._renew_consumer, args=(self._renew, stream), daemon=True).start()
+        if may_be_missing and consumers is not None and consumers.begin_renewal(stream):
+            threading.Thread(target=self._renew_consumer, args=(consumers, stream), daemon=True).start()
 
     # --- consumers ------------------------------------------------------------------------------------
 
-    def _renew_consumer(self, renew: Callable[[str], str], stream: str) -> None:
-        try:
-            arn = renew(stream)
-        except Exception as error:  # noqa: BLE001 - polling goes on, and so do attempts to subscribe
-            _log.warning(
-                "%s: the consumer is gone or going, and can't be registered; polling meanwhile: %s",
-                stream,
-                error,
-            )
-            return
-        finally:
+    def _renew_consumer(self, consumers: QueryConsumers, stream: str) -> None:
+        if consumers.renew(stream):
             with self._lock:
-                self._consumers.end_renewal(stream)
-        with self._lock:
-            if self._consumers.replace(stream, arn):
                 self._subscriptions.retry_now(stream)
+
+    def _tell_consumers(self) -> None:
+        """Tells the agent of a change. An agent runs from then on that there is a consumer to deregister."""
+        with self._lock:
+            if self._consumers is None:
+                return
+            if self._consumers.going:
+                self.start()
+            message = _message_of(self._consumers)
+            if message != self._told and self._supervisor.is_running:
+                self._told = message
+                self._send(message)
 
     def _send(self, message: ToAgent) -> None:
         self._supervisor.send(message)
+
+
+def _message_of(consumers: QueryConsumers) -> ConsumersChanged:
+    going = consumers.going
+    return ConsumersChanged(
+        dict(consumers.arns), tuple(sorted(going)), tuple(sorted(going & consumers.logged))
+    )

@@ -128,22 +128,24 @@ terminal or a service manager that ends the application may send each of these t
 
 
 class StopSignals:
-    """Calls `tell` when a signal asks this process to end, and then lets the process end as before.
+    """What happens before a signal ends this process."""
 
-    A signal that the process ignores is left alone. Does nothing outside the main thread, where Python does
-    not allow signal handlers.
-    """
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self) -> None:
         self._holding: set[int] = set()  # threads that are inside `held`
         self._pending: list[int] = []
+
+    def handle(self, tell: Callable[[], None]) -> None:
+        """From now on calls `tell` when a signal asks this process to end, and then lets it end as before.
+
+        A signal that the process ignores is left alone. Does nothing outside the main thread, where Python
+        does not allow signal handlers.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (getattr(signal, name) for name in _STOP_SIGNALS):
             previous = signal.getsignal(number)
             if previous is not signal.SIG_IGN:
-                self._handle(number, signal.SIG_DFL if previous is None else previous)
+                self._handle(number, signal.SIG_DFL if previous is None else previous, tell)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -167,14 +169,14 @@ class StopSignals:
         if self._pending and not self._holding:
             os.kill(os.getpid(), self._pending[0])
 
-    def _handle(self, number: int, previous: Any) -> None:
+    def _handle(self, number: int, previous: Any, tell: Callable[[], None]) -> None:
         def handle(number: int, frame: Any) -> None:
             del frame
             self._pending.append(number)  # first, as another thread may let go now
             if self._holding:
                 return
             # Spark may send its signal twice. The second must not end the process before `tell` has returned.
-            self._tell()
+            tell()
             signal.signal(number, previous)
             os.kill(os.getpid(), number)
 

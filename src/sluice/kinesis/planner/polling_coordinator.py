@@ -30,8 +30,7 @@ class PollingAgentCoordinator(SourceCoordinator):
         setup = AgentSetup.beside_driver(config, place_agent(agent, spark))
         check_encryption(setup)
         figures = ReadFigures()
-        streams = {stream.name: "" for stream in config.streams}
-        self._agent = AgentClient(setup, streams, renew=None, figures=figures)
+        self._agent = AgentClient(setup, figures=figures)
         self._near_tip = NearTip(self._agent, self._expect_reads)
         super().__init__(source, subscriptions=self._near_tip, spark=spark, figures=figures)
 

@@ -103,7 +103,7 @@ class ConsumersChanged(msgspec.Struct, tag=True, frozen=True):
 
     Attributes:
         arns: stream's name to the ARN of its consumer.
-        registered: ARNs of those that this query registered. The agent deregisters them at a stop.
+        registered: ARNs of those that the agent deregisters when the query is stopped.
         logged: those of `registered` that the offset log names. After a crash they stay for the next run,
             which learns from the log that they are the query's. It would not learn it of the others.
     """

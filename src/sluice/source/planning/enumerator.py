@@ -105,11 +105,10 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         planner: finds the ends of batches.
         subscriptions: says how far pushed splits have come; all other splits are probed. Closed with the
             enumerator.
-        registered: by stream, the ARN of a consumer that this query registered.
 
     Attributes:
-        registered: goes into the end of every batch that is planned from now on.
-        contested: ARNs that do not, although earlier batches may name them: another reader uses the consumer.
+        own_consumers: gives, by stream, the ARN of a consumer that this query registered. Every end of a
+            batch names it.
     """
 
     def __init__(
@@ -119,10 +118,8 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         planner: Planner,
         *,
         subscriptions: Subscriptions | None = None,
-        registered: Mapping[str, str] | None = None,
     ) -> None:
-        self.registered = dict(registered or {})
-        self.contested: frozenset[str] = frozenset()
+        self.own_consumers: Callable[[], Mapping[str, str]] = dict
         self._log = probe.log
         self._data_loss = probe.data_loss
         self._settings = settings
@@ -222,7 +219,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         positions = end_positions(base, ends, known, listing, self._log.server_time())
         end = replace(
             self._offsets(positions, listing),
-            consumers=self._own_consumers(start.consumers),
+            consumers={**start.consumers, **self.own_consumers()},
             starting=base.starting,
             expiry=expiry,
         )
@@ -254,8 +251,6 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
     def _is_log_due(self, start: Offsets, listing: Listing, states: Sequence[SplitState]) -> bool:
         """Whether to log a batch even without records, for what the offsets say to later runs."""
         is_due = self._continuity.has_retention_changed(start, listing)
-        # A run that starts before the next record would take the consumer for the query's own.
-        is_due |= not self.contested.isdisjoint(start.consumers.values())
         if self._continuity.is_check_due():
             self._continuity.check_starts(states)
             is_due |= self._continuity.are_hints_due(start, listing, self._splits.states)
@@ -408,13 +403,9 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             positions,
             listing.created,
             frozenset(self._settings.streams),
-            consumers=self._own_consumers({}),
+            consumers=dict(self.own_consumers()),
             listed=listing.at,
         )
-
-    def _own_consumers(self, earlier: Mapping[str, str]) -> dict[str, str]:
-        consumers = {**earlier, **self.registered}
-        return {stream: arn for stream, arn in consumers.items() if arn not in self.contested}
 
     def _with_details(self, ranges: Sequence[SplitRange], end: Offsets) -> Sequence[SplitRange]:
         """Adds to the ranges: parents, hash keys, how many records to expect. Leaves out new streams.

@@ -49,7 +49,7 @@ class Subscriptions(Protocol):
 
     @property
     def version(self) -> int:
-        """Rises with any news: records, the end of a split or of a subscription, a split that reaches its tip.
+        """Rises with any news: records, the end of a split or subscription, a split that reaches its tip.
 
         That a split stays at its tip is no news, and neither is silence.
         """
