@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from sluice.aws.wire.responses import Outcome
+from sluice.destinations.common.batch_call import Refusal
 from sluice.destinations.kinesis.aggregates import hash_key_of
 from sluice.destinations.kinesis.aggregating_destination import AggregatingDestination
 from sluice.destinations.kinesis.converter import KinesisEntry
@@ -78,13 +78,13 @@ class FakeStream:
             old = [shard._replace(is_closed=True) for shard in self.shards]
             self.shards = [*old, *even_shards(count, len(old))]
 
-    def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Outcome]]:
+    def put(self, entries: Sequence[KinesisEntry]) -> tuple[SubmitResult[KinesisEntry], Sequence[Any]]:
         self.before()
         with self.lock:
             assert 0 < len(entries) <= 500
             assert sum(map(self.size_in_bytes, entries)) <= 10 * 2**20
             self.requests.append([*entries])
-            failed, rejected, outcomes = [], [], []
+            failed, rejected, answers = [], [], list[Any]()
             for entry in entries:
                 assert entry.partition_key
                 assert len(entry.data) + len(entry.partition_key.encode()) <= 10 * 2**20
@@ -92,15 +92,15 @@ class FakeStream:
                 code = self.refuse(entry, shard)
                 if code is None:
                     self.stored.setdefault(shard, []).append(entry)
-                    outcomes.append(Outcome(shard_id=shard))
+                    answers.append(shard)
                     continue
-                outcomes.append(Outcome(error_code=code))
+                answers.append(Refusal(code, "", "retry"))
                 if code.startswith("Invalid"):
                     rejected.append(Rejection(entry, code))
                 else:
                     failed.append(entry)
             codes = {"Throttled": len(failed)} if failed else {}
-            return SubmitResult(failed=failed, codes=codes, rejected=rejected), outcomes
+            return SubmitResult(failed=failed, codes=codes, rejected=rejected), answers
 
     def shard_of(self, key: int) -> str:
         """The id of the open shard that takes this hash key."""

@@ -198,7 +198,7 @@ def test_transient_codes_apply_to_entries_too() -> None:
 def test_no_secret_is_in_the_reason_of_a_rejection() -> None:
     """The service may repeat credentials in its message, and dead letters are stored."""
     refused = Refusal("InvalidX", "for AKIAIOSFODNN7EXAMPLE", "reject")
-    result = made(lambda _, __: None).result(["a"], {0: refused})
+    result = made(lambda _, __: None).result(["a"], [refused])
 
     assert result.rejected == [Rejection("a", "InvalidX: for ***")]
 

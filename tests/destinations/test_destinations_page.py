@@ -75,4 +75,4 @@ def test_policies_allow_the_operation_that_is_called(name: str) -> None:
     destination: Any = read_sink({"destination": name} | options).destination
 
     assert statement["Action"] == action
-    assert destination._call._operation.startswith(action.split(":")[1])
+    assert destination.call._operation.startswith(action.split(":")[1])

@@ -27,7 +27,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.aws.calling.connection import ConnectionConfig
-from sluice.aws.wire.responses import Outcome
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
 from sluice.destinations.kinesis.aggregates import hash_key_of
 from sluice.destinations.kinesis.aggregating_destination import AggregatingDestination
@@ -264,7 +263,7 @@ def test_an_aggregate_is_sent_again_if_the_answer_names_no_shard() -> None:
     destination = aggregating(stream)
     entries = convert(destination, rows(10))
     put = stream.put
-    stream.put = lambda records: (put(records)[0], [Outcome() for _ in records])  # type: ignore[method-assign,assignment]
+    stream.put = lambda records: (put(records)[0], [None for _ in records])  # type: ignore[method-assign,assignment]
     assert destination.submit(entries).failed == entries
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from botocore import exceptions as sdk
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common import parted_requests
 from sluice.destinations.common.batch_call import BatchCall, Refusal
-from sluice.destinations.common.parted_requests import PartedRequests
+from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.errors import ServiceError
 
 KIB = 1024
@@ -43,14 +44,24 @@ class Service:
         return [None] * len(entries)
 
     @property
-    def requests_of(self) -> PartedRequests[int, Refusal | None]:
-        return PartedRequests(
-            self.call,
-            send=self.send,
-            refuse=lambda refusal: refusal,
-            is_accepted=lambda refusal: refusal is None,
-            size_of=lambda entry: entry,
-        )
+    def requests_of(self) -> Callable[[Sequence[int]], list[Any]]:
+        """A destination of this service, which has accepted nothing yet."""
+        made = Made(self.call)
+        made.service = self
+        return made.send_in_parts
+
+
+class Made(AwsDestination[int]):
+    service: Service
+
+    def create_converter(self) -> Any:
+        raise NotImplementedError
+
+    def size_in_bytes(self, entry: int) -> int:
+        return entry
+
+    def send(self, entries: Sequence[int]) -> list[Refusal | None]:
+        return self.service.send(entries)
 
 
 @given(

@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -26,10 +26,10 @@ from sluice.aws.errors import (
 from sluice.aws.wire.responses import Outcome
 from sluice.destinations.common.first_contact import FirstContact
 from sluice.errors import OptionError, ServiceError
-from sluice.sink import Destination, Rejection, SubmitResult
+from sluice.sink import Rejection, SubmitResult
 from sluice.sink.rate.causes import Cause, cause_of
 
-__all__ = ["NO_RESULT", "AwsDestination", "BatchCall", "Refusal", "Verdict"]
+__all__ = ["NO_RESULT", "BatchCall", "Refusal", "Verdict"]
 
 EntryT = TypeVar("EntryT")
 
@@ -154,19 +154,23 @@ class BatchCall:
         except msgspec.ValidationError as error:
             raise self.damaged_answer(f"the answer is not what it should be: {error}") from None
 
-    def result(self, entries: Sequence[EntryT], refused: Mapping[int, Refusal]) -> SubmitResult[EntryT]:
+    def result(self, entries: Sequence[EntryT], answers: Sequence[object]) -> SubmitResult[EntryT]:
         """The result of a request.
 
         Args:
             entries: the entries of the request.
-            refused: by index in `entries`; all others were accepted.
+            answers: a `Refusal`, or something else if the entry was accepted, for each of them.
 
         Raises:
             ServiceError: the verdict of an entry is ``fatal``. Not retryable.
         """
-        failed: list[int] = []
+        failed: list[EntryT] = []
         rejected: list[Rejection[EntryT]] = []
-        for index, (code, message, verdict) in sorted(refused.items()):
+        codes: Counter[str] = Counter()
+        for entry, answer in zip(entries, answers, strict=True):
+            if not isinstance(answer, Refusal):
+                continue
+            code, message, verdict = answer
             if verdict == "fatal":
                 error = self.translated(
                     sdk.ClientError({"Error": {"Code": code, "Message": message}}, self._operation)
@@ -174,14 +178,11 @@ class BatchCall:
                 error.retryable = False
                 raise error
             if verdict == "reject":
-                rejected.append(Rejection(entries[index], f"{code}: {redact(message)}"))
+                rejected.append(Rejection(entry, f"{code}: {redact(message)}"))
             else:
-                failed.append(index)
-        return SubmitResult(
-            failed=[entries[index] for index in failed],
-            codes=Counter(refused[index].code for index in failed),
-            rejected=rejected,
-        )
+                failed.append(entry)
+                codes[code] += 1
+        return SubmitResult(failed=failed, codes=codes, rejected=rejected)
 
     def refusals_in_order(
         self, entries: Sequence[EntryT], outcomes: Sequence[Outcome]
@@ -283,18 +284,3 @@ class BatchCall:
         if not is_unanswered(translated):
             self._contact.answered()
         return translated
-
-
-class AwsDestination(Destination[EntryT]):
-    """A destination whose entries go out by one `BatchCall`."""
-
-    def __init__(self, call: BatchCall) -> None:
-        self._call = call
-
-    def is_fatal(self, error: Exception) -> bool:
-        """See `BatchCall.is_fatal`."""
-        return self._call.is_fatal(error)
-
-    def is_throttling(self, code: str) -> bool:
-        """See `BatchCall.is_throttling`."""
-        return self._call.is_throttling(code)

@@ -10,17 +10,18 @@ service never accepts costs no other entry. Of n entries, k of which are refused
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, TypeVar
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.errors import ServiceError
+from sluice.sink import Destination, SubmitResult
 from sluice.sink.options import MAX_BATCH_SIZE_IN_BYTES
 
-__all__ = ["PartedRequests"]
+__all__ = ["AwsDestination"]
 
 EntryT = TypeVar("EntryT")
-ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 
@@ -32,38 +33,31 @@ _limits: Final[dict[tuple[str, ...], int]] = {}
 """Bytes that a request to a target may have, where this process has found it to be less than documented."""
 
 
-class PartedRequests(Generic[EntryT, ResultT]):
-    """The requests of one destination.
-
-    Args:
-        call: judges errors.
-        send: sends one request; returns a result for each entry, in their order.
-        refuse: the result for an entry that was refused.
-        is_accepted: whether a result is that of an accepted entry.
-        size_of: bytes of an entry.
+class AwsDestination(Destination[EntryT]):
+    """A destination whose entries are sent by one `BatchCall`.
 
     Attributes:
         has_accepted: whether the target has accepted an entry, so it is the one that is meant.
     """
 
-    def __init__(
-        self,
-        call: BatchCall,
-        *,
-        send: Callable[[Sequence[EntryT]], Sequence[ResultT]],
-        refuse: Callable[[Refusal], ResultT],
-        is_accepted: Callable[[ResultT], bool],
-        size_of: Callable[[EntryT], int],
-    ) -> None:
+    def __init__(self, call: BatchCall) -> None:
         self.call = call
-        self.send = send
-        self.refuse = refuse
-        self.is_accepted = is_accepted
-        self.size_of = size_of
         self.has_accepted = False
 
-    def __call__(self, entries: Sequence[EntryT]) -> list[ResultT]:
-        """Sends entries; returns a result for each of them, in their order.
+    @abstractmethod
+    def send(self, entries: Sequence[EntryT]) -> Sequence[Any]:
+        """Sends one request.
+
+        Returns:
+            For each entry, in their order, a `Refusal`, or something else if it was accepted.
+
+        Raises:
+            ServiceError: the service refused the request as a whole, or has not answered.
+            OptionError: no client can be made from the connection options.
+        """
+
+    def send_in_parts(self, entries: Sequence[EntryT]) -> list[Any]:
+        """As `send`, in more than one request where the service refuses one as a whole.
 
         Raises:
             ServiceError: no entry is known to have been accepted, or none will be any more.
@@ -71,17 +65,29 @@ class PartedRequests(Generic[EntryT, ResultT]):
         """
         return _Submission(self, entries).run()
 
+    def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT]:
+        """Calls the batch operation. Raises as `send_in_parts`."""
+        return self.call.result(entries, self.send_in_parts(entries))
 
-class _Submission(Generic[EntryT, ResultT]):
-    """One call. `culprits` are entries that were refused alone, by their place."""
+    def is_fatal(self, error: Exception) -> bool:
+        """See `BatchCall.is_fatal`."""
+        return self.call.is_fatal(error)
 
-    def __init__(self, requests: PartedRequests[EntryT, ResultT], entries: Sequence[EntryT]) -> None:
-        self._of = requests
+    def is_throttling(self, code: str) -> bool:
+        """See `BatchCall.is_throttling`."""
+        return self.call.is_throttling(code)
+
+
+class _Submission(Generic[EntryT]):
+    """One call of `send_in_parts`. `culprits` are entries that were refused alone, by their place."""
+
+    def __init__(self, destination: AwsDestination[EntryT], entries: Sequence[EntryT]) -> None:
+        self._of = destination
         self._entries = entries
         self._culprits: dict[int, ServiceError] = {}
         self._has_accepted = False
 
-    def run(self) -> list[ResultT]:
+    def run(self) -> list[Any]:
         results = [result for start, end in self._within_limit() for result in self._send(start, end)]
         if not self._culprits:
             return results
@@ -95,50 +101,48 @@ class _Submission(Generic[EntryT, ResultT]):
                 raise first
             if not self._of.has_accepted:
                 for place, error in self._culprits.items():
-                    results[place] = self._of.refuse(Refusal(error.code, str(error), "retry"))
+                    results[place] = Refusal(error.code, str(error), "retry")
         return results
 
     def _within_limit(self) -> Iterator[tuple[int, int]]:
         """Runs of entries that are not larger than what the target is known to take."""
         limit, start, size = _limits.get(self._of.call.place), 0, 0
         for end, entry in enumerate(self._entries) if limit is not None else ():
-            added = self._of.size_of(entry)
+            added = self._of.size_in_bytes(entry)
             if size + added > (limit or 0) and end > start:
                 yield start, end
                 start, size = end, 0
             size += added
         yield start, len(self._entries)
 
-    def _send(self, start: int, end: int) -> list[ResultT]:
-        requests, entries = self._of, self._entries[start:end]
+    def _send(self, start: int, end: int) -> list[Any]:
+        entries, call = self._entries[start:end], self._of.call
         try:
-            results = list(requests.send(entries))
+            results = list(self._of.send(entries))
         except ServiceError as error:
-            call = requests.call
             if not call.may_be_for_an_entry(error):
                 if not self._has_accepted or call.is_fatal(error):
                     raise
                 # Other entries were accepted before: only these are sent again.
-                retried = requests.refuse(Refusal(error.code, str(error), "retry"))
-                return [retried] * len(entries)
+                return [Refusal(error.code, str(error), "retry")] * len(entries)
             if len(entries) > 1:
                 return self._halve(start, end, error)
             self._culprits[start] = error
-            return [requests.refuse(Refusal(error.code, str(error), "reject"))]
-        if any(map(requests.is_accepted, results)):
-            self._has_accepted = requests.has_accepted = True
+            return [Refusal(error.code, str(error), "reject")]
+        if not all(isinstance(each, Refusal) for each in results):
+            self._has_accepted = self._of.has_accepted = True
         return results
 
-    def _halve(self, start: int, end: int, error: ServiceError) -> list[ResultT]:
+    def _halve(self, start: int, end: int, error: ServiceError) -> list[Any]:
         middle, known = (start + end) // 2, len(self._culprits)
         results = [*self._send(start, middle), *self._send(middle, end)]
-        if len(self._culprits) == known and all(map(self._of.is_accepted, results)):
+        if len(self._culprits) == known and not any(isinstance(each, Refusal) for each in results):
             self._learn_limit(start, middle, end, error)
         return results
 
     def _learn_limit(self, start: int, middle: int, end: int, error: ServiceError) -> None:
         """All entries were accepted in parts, so together they were too large."""
-        size_of, place = self._of.size_of, self._of.call.place
+        size_of, place = self._of.size_in_bytes, self._of.call.place
         parts = [sum(map(size_of, self._entries[a:b])) for a, b in ((start, middle), (middle, end))]
         if sum(parts) <= _SMALLEST_LIMIT or max(parts) >= _limits.get(place, sum(parts)):
             return

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Final
 from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.wire.request_bodies import PreparedParameter
-from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
-from sluice.destinations.common.entry_types import BYTES, wrong_entry
-from sluice.destinations.common.parted_requests import PartedRequests
+from sluice.destinations.common.batch_call import BatchCall, Refusal
+from sluice.destinations.common.entries import BYTES, wrong_entry
+from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.destinations.dynamodb.converter import DynamoDbRowConverter, DynamoDbWrite
 from sluice.destinations.dynamodb.items_in_use import items_in_use
 from sluice.destinations.dynamodb.values import canonical
@@ -118,13 +118,6 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             connection, "dynamodb", "BatchWriteItem", name, transient=_TRANSIENT, client=client, clock=clock
         )
         super().__init__(call)
-        self._requests = PartedRequests(
-            call,
-            send=self._send,
-            refuse=lambda refusal: refusal,
-            is_accepted=lambda refusal: refusal is None,
-            size_of=self.size_in_bytes,
-        )
         self._place = (connection.endpoint_url, connection.region, name)
         self.name = f"dynamodb table '{name}'"
         self.ordering_key = _key if self._keys else None
@@ -160,30 +153,19 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         return entry.size
 
     def submit(self, entries: Sequence[DynamoDbWrite]) -> SubmitResult[DynamoDbWrite]:
-        """Calls ``BatchWriteItem``, more than once where the service refuses a request as a whole.
-
-        Raises:
-            ServiceError: no write is known to have been accepted, or none will be any more.
-            OptionError: no client can be made from the connection options.
-        """
+        """Writes the items that no other request is writing. Raises as `send_in_parts`."""
         keys = items_in_use.acquire(self._place, {entry.key for entry in entries} - {None})
         try:
-            held = {
-                n: _STILL_WRITING
-                for n, entry in enumerate(entries)
-                if entry.key is not None and entry.key not in keys
-            }
-            sent = [entry for n, entry in enumerate(entries) if n not in held]
-            answers = self._requests(sent) if sent else []
+            sent = [entry for entry in entries if entry.key is None or entry.key in keys]
+            answers = iter(self.send_in_parts(sent) if sent else ())
         finally:
             items_in_use.release(self._place, keys)
-        refused = {id(entry): refusal for entry, refusal in zip(sent, answers, strict=True) if refusal}
-        return self._call.result(
-            entries,
-            held | {n: refused[id(entry)] for n, entry in enumerate(entries) if id(entry) in refused},
+        is_sent = set(map(id, sent))
+        return self.call.result(
+            entries, [next(answers) if id(entry) in is_sent else _STILL_WRITING for entry in entries]
         )
 
-    def _send(self, entries: Sequence[DynamoDbWrite]) -> list[Refusal | None]:
+    def send(self, entries: Sequence[DynamoDbWrite]) -> list[Refusal | None]:
         unprocessed = {id(entry) for entry in self._write(entries)}
         return [_UNPROCESSED if id(entry) in unprocessed else None for entry in entries]
 
@@ -194,7 +176,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             items = PreparedParameter(
                 {self._table: list(map(_as_request, entries))}, {self._table: _PLACEHOLDER}
             )
-            answer = self._call(RequestItems=items)
+            answer = self.call(RequestItems=items)
         except ServiceError as error:
             if error.sentence in _NOT_FOR_AN_ITEM:
                 error.missing = True  # no part of it would be accepted
@@ -204,7 +186,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         # DynamoDB always says what is left. A proxy in front of it that answers by itself does not.
         by_table = answer.get("UnprocessedItems")
         if by_table is None:
-            raise self._call.damaged_answer("the answer has no UnprocessedItems")
+            raise self.call.damaged_answer("the answer has no UnprocessedItems")
         # One table, under its name or its ARN.
         left = [write for writes in by_table.values() for write in writes]
         if not left:
@@ -219,7 +201,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             except (ArithmeticError, AttributeError, TypeError, ValueError):  # it is no item at all
                 candidates = None
             if not candidates:
-                raise self._call.damaged_answer("an unprocessed item that was not in the request")
+                raise self.call.damaged_answer("an unprocessed item that was not in the request")
             unprocessed.append(candidates.pop())
         return unprocessed
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from sluice.destinations.common.utf8 import utf8_length
+from sluice.destinations.common.entries import utf8_length
 
 __all__ = [
     "AttributeValue",

@@ -15,7 +15,7 @@ from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.aws.wire.responses import outcomes_of
-from sluice.destinations.common.batch_call import AwsDestination, BatchCall, Refusal
+from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.destinations.common.columns import (
     ROWS_AT_A_TIME,
     Column,
@@ -23,10 +23,10 @@ from sluice.destinations.common.columns import (
     check_columns,
     required_column,
 )
-from sluice.destinations.common.entry_types import BYTES, wrong_entry
-from sluice.destinations.common.parted_requests import PartedRequests
+from sluice.destinations.common.entries import BYTES, wrong_entry
+from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.options import Option, OptionValues, matching
-from sluice.sink import ElementConverter, Origin, SinkLimits, StructType, SubmitResult
+from sluice.sink import ElementConverter, Origin, SinkLimits, StructType
 
 __all__ = ["FirehoseDestination", "FirehoseRowConverter"]
 
@@ -95,16 +95,8 @@ class FirehoseDestination(AwsDestination[bytes]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = delivery_stream
-        call = BatchCall(
-            connection, "firehose", "PutRecordBatch", delivery_stream, client=client, clock=clock
-        )
-        super().__init__(call)
-        self._requests = PartedRequests(
-            call,
-            send=self._send,
-            refuse=lambda refusal: refusal,
-            is_accepted=lambda refusal: refusal is None,
-            size_of=len,
+        super().__init__(
+            BatchCall(connection, "firehose", "PutRecordBatch", delivery_stream, client=client, clock=clock)
         )
         self.name = f"firehose delivery stream '{delivery_stream}'"
 
@@ -127,21 +119,11 @@ class FirehoseDestination(AwsDestination[bytes]):
             raise wrong_entry("firehose", "an entry", entry, "bytes")
         return len(entry)
 
-    def submit(self, entries: Sequence[bytes]) -> SubmitResult[bytes]:
-        """Calls ``PutRecordBatch``, more than once where the service refuses a request as a whole.
-
-        Raises:
-            ServiceError: no entry is known to have been accepted, or none will be any more.
-            OptionError: no client can be made from the connection options.
-        """
-        refusals = self._requests(entries)
-        return self._call.result(entries, {n: each for n, each in enumerate(refusals) if each})
-
-    def _send(self, entries: Sequence[bytes]) -> list[Refusal | None]:
-        answer = self._call(
+    def send(self, entries: Sequence[bytes]) -> list[Refusal | None]:
+        answer = self.call(
             DeliveryStreamName=self._stream,
             Records=PreparedParameter([{"Data": entry} for entry in entries], _PLACEHOLDER),
         )
-        with self._call.reading():
+        with self.call.reading():
             outcomes = outcomes_of(answer, "RequestResponses")
-        return self._call.refusals_in_order(entries, outcomes)
+        return self.call.refusals_in_order(entries, outcomes)

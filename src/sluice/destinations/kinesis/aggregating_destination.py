@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from sluice.destinations.common.batch_call import Refusal
 from sluice.destinations.common.counters import Counters
 from sluice.destinations.kinesis.aggregates import (
     Aggregate,
@@ -25,12 +26,10 @@ from sluice.destinations.kinesis.aggregates import (
     user_records,
 )
 from sluice.destinations.kinesis.converter import KinesisEntry
+from sluice.destinations.kinesis.put_records import MAX_BYTES, MAX_RECORDS, PutRecords
 from sluice.destinations.kinesis.shard_map import ShardMap, ShardMapCache
 from sluice.errors import ServiceError
 from sluice.sink import Destination, Rejection, SubmitResult
-
-if TYPE_CHECKING:
-    from sluice.destinations.kinesis.destination import KinesisStreamsDestination
 
 __all__ = ["DEFAULT_LIMIT", "AggregatingDestination"]
 
@@ -40,10 +39,6 @@ DEFAULT_LIMIT: Final = 51_200
 # How often misrouted aggregates are sent before they are reported as failed, for the writer to retry.
 _ATTEMPTS: Final = 3
 _MISROUTED: Final = "WrongShard"  # error code in messages
-
-# https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.html
-_MAX_RECORDS: Final = 500
-_MAX_BYTES: Final = 10 * 1024 * 1024
 
 
 class _Part(NamedTuple):
@@ -137,27 +132,25 @@ class AggregatingDestination(Destination[Entry]):
     """Writes aggregates to a stream.
 
     Args:
-        plain: writes single records to the same stream.
+        put: writes to the stream.
         shards: of the stream.
         limit: the largest size of an aggregate in bytes.
     """
 
-    def __init__(
-        self, plain: KinesisStreamsDestination, shards: ShardMapCache, *, limit: int = DEFAULT_LIMIT
-    ) -> None:
-        self._plain = plain
+    def __init__(self, put: PutRecords, shards: ShardMapCache, *, limit: int = DEFAULT_LIMIT) -> None:
+        self._put = put
         self._shards = shards
         self._limit = limit
         self._first_map: ShardMap | None = None
         self._counters = Counters()
-        self.name = plain.name
+        self.name = put.name
 
     def create_converter(self) -> AggregatingConverter:
         return AggregatingConverter(self._packing_shards, self._limit)
 
     def size_in_bytes(self, entry: Entry) -> int:
         """The size of the record, as Kinesis counts it, with its partition key."""
-        return self._plain.size_in_bytes(_record(entry))
+        return self._put.size_in_bytes(_record(entry))
 
     def ordering_key(self, entry: Entry) -> str | int | None:
         """The shard: records for the same shard are accepted in their order. While a reshard hides the shard
@@ -216,17 +209,17 @@ class AggregatingDestination(Destination[Entry]):
 
     def is_fatal(self, error: Exception) -> bool:
         """See `BatchCall.is_fatal`."""
-        fatal = self._plain.is_fatal(error)
+        fatal = self._put.is_fatal(error)
         if fatal:
             # A deleted stream may be created again, with shards of the same names and other hash keys.
             self._shards.invalidate()
         return fatal
 
     def is_throttling(self, code: str) -> bool:
-        return self._plain.is_throttling(code)
+        return self._put.is_throttling(code)
 
     def close(self) -> None:
-        self._plain.close()
+        self._put.close()
 
     def _packing_shards(self) -> ShardMap:
         """The shards as they were when the task's first row came.
@@ -260,25 +253,24 @@ class AggregatingDestination(Destination[Entry]):
     def _put_request(self, parts: Sequence[_Part], shards: ShardMap, refused: _Refused) -> list[_Stray]:
         """As `_put_all`, in one request."""
         records = [_record(part.entry) for part in parts]
-        result, outcomes = self._plain.put(records)
+        result, answers = self._put.put(records)
         refused.answered = True
         refused.codes.update(result.codes)
-        failed = set(map(id, result.failed))
         rejected = {id(each.entry): each.reason for each in result.rejected}
         strays: list[_Stray] = []
-        for part, record, outcome in zip(parts, records, outcomes, strict=True):
-            if id(record) in failed:
-                refused.add_failed(part)
-                continue
+        for part, record, answer in zip(parts, records, answers, strict=True):
             if id(record) in rejected:
                 refused.add_rejected(part, rejected[id(record)])
+                continue
+            if isinstance(answer, Refusal):
+                refused.add_failed(part)
                 continue
             self._counters.add(kinesis_records_put=1)
             # Records of one hash key are in their shard, whichever took them.
             if isinstance(part.entry, Aggregate) and part.entry.first != part.entry.last:
                 expected = shards.find(hash_key_of(record))
-                stray = _Stray(part, part.entry, outcome.shard_id)
-                if (expected is None or expected.id != outcome.shard_id) and not stray.belongs(shards):
+                stray = _Stray(part, part.entry, answer)
+                if (expected is None or expected.id != answer) and not stray.belongs(shards):
                     strays.append(stray)
                     continue
             self._counters.add(user_records_put=self.records_in(part.entry))
@@ -323,7 +315,7 @@ def _requests(parts: Sequence[_Part], destination: AggregatingDestination) -> It
     start = size = 0
     for index, part in enumerate(parts):
         part_size = destination.size_in_bytes(part.entry)
-        if index > start and (index - start == _MAX_RECORDS or size + part_size > _MAX_BYTES):
+        if index > start and (index - start == MAX_RECORDS or size + part_size > MAX_BYTES):
             yield parts[start:index]
             start, size = index, 0
         size += part_size

@@ -18,13 +18,12 @@ from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.regions import service_of
 from sluice.aws.wire.request_bodies import PreparedParameter
-from sluice.destinations.common.batch_call import NO_RESULT, AwsDestination, BatchCall, Refusal
-from sluice.destinations.common.entry_types import wrong_entry
-from sluice.destinations.common.parted_requests import PartedRequests
-from sluice.destinations.common.utf8 import utf8_length
+from sluice.destinations.common.batch_call import NO_RESULT, BatchCall, Refusal
+from sluice.destinations.common.entries import utf8_length, wrong_entry
+from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
 from sluice.options import Option, OptionValues, matching, redact_url
-from sluice.sink import SinkLimits, SubmitResult
+from sluice.sink import SinkLimits
 
 __all__ = ["SqsDestination"]
 
@@ -109,13 +108,6 @@ class SqsDestination(AwsDestination[SqsMessage]):
             connection, "sqs", "SendMessageBatch", name, transient=_TRANSIENT, client=client, clock=clock
         )
         super().__init__(call)
-        self._requests = PartedRequests(
-            call,
-            send=self._send,
-            refuse=lambda refusal: refusal,
-            is_accepted=lambda refusal: refusal is None,
-            size_of=self.size_in_bytes,
-        )
         self.name = f"sqs queue '{name}'"
         self.ordering_key = _group if self._fifo else None
 
@@ -154,24 +146,14 @@ class SqsDestination(AwsDestination[SqsMessage]):
             size += len(name) + len(_STRING) + utf8_length(value)
         return size
 
-    def submit(self, entries: Sequence[SqsMessage]) -> SubmitResult[SqsMessage]:
-        """Calls ``SendMessageBatch``, more than once where the service refuses a request as a whole.
-
-        Raises:
-            ServiceError: no message is known to have been accepted, or none will be any more.
-            OptionError: no client can be made from the connection options.
-        """
-        refusals = self._requests(entries)
-        return self._call.result(entries, {n: each for n, each in enumerate(refusals) if each})
-
-    def _send(self, entries: Sequence[SqsMessage]) -> list[Refusal | None]:
-        answer = self._call(
+    def send(self, entries: Sequence[SqsMessage]) -> list[Refusal | None]:
+        answer = self.call(
             QueueUrl=self._url,
             Entries=PreparedParameter(
                 [_as_request_entry(n, entry) for n, entry in enumerate(entries)], _PLACEHOLDER
             ),
         )
-        with self._call.reading():
+        with self.call.reading():
             results = msgspec.convert(answer, _Results)
         numbers = {str(n): n for n in range(len(entries))}
         refused: dict[int, Refusal | None] = {n: Refusal(NO_RESULT, "", "retry") for n in numbers.values()}
@@ -183,13 +165,13 @@ class SqsDestination(AwsDestination[SqsMessage]):
             for failure in results.failed:
                 refused[numbers[failure.id]] = self._refusal(failure)
         except KeyError as error:
-            raise self._call.damaged_answer(f"a result for no message: {error}") from None
+            raise self.call.damaged_answer(f"a result for no message: {error}") from None
         return list(refused.values())
 
     def _refusal(self, failure: _Failure) -> Refusal:
         """Reads one failure. A sender's fault will be refused again, unless it is throttling."""
-        verdict = self._call.verdict(failure.code)
-        if verdict == "retry" and failure.sender_fault and not self._call.is_transient(failure.code):
+        verdict = self.call.verdict(failure.code)
+        if verdict == "retry" and failure.sender_fault and not self.call.is_transient(failure.code):
             verdict = "reject"
         return Refusal(failure.code, failure.message, verdict)
 

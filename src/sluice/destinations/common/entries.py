@@ -1,4 +1,4 @@
-"""What a custom converter may give a destination: text in place of bytes would be stored as other bytes."""
+"""What converters may give a destination, and sizes of text as services count them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from sluice.errors import SluiceError
 
-__all__ = ["BYTES", "wrong_entry"]
+__all__ = ["BYTES", "utf8_length", "wrong_entry"]
 
 BYTES: Final = (bytes, bytearray, memoryview)
+"""Text in place of these would be stored as other bytes."""
 
 
 def wrong_entry(destination: str, what: str, given: Any, allowed: str) -> SluiceError:
@@ -17,3 +18,8 @@ def wrong_entry(destination: str, what: str, given: Any, allowed: str) -> Sluice
         f"destination '{destination}': the converter of 'elementConverter' made {what} of type "
         f"{type(given).__name__}: it must be {allowed}"
     )
+
+
+def utf8_length(text: str) -> int:
+    """The bytes of `text` in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
