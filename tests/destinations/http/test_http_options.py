@@ -200,7 +200,6 @@ def test_no_error_of_a_request_shows_a_secret(endpoint: Any, options: dict[str, 
         sent[:] = [*made.headers.values(), *(part for each in made.headers.values() for part in each.split())]
     message = str(caught.value)
 
-    assert "no: " in message
     assert "check options 'bearerToken'" in message
     assert "hunter2" not in message
     assert base64.b64encode(b"me:hunter2 word").decode() not in message

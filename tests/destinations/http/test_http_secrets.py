@@ -18,6 +18,7 @@ from sluice.destinations.http.secret_filter import SecretFilter
 from sluice.destinations.http.transport import Answer
 from sluice.errors import ServiceError
 
+LEFT_OUT = "(not shown, because a secret is in it)"
 HARD = "ab/c+d=e&f<g>h\"i'j\\k l%m~n.\N{LATIN SMALL LETTER E WITH ACUTE}\N{PILE OF POO}\to"
 
 
@@ -73,43 +74,40 @@ FORMS: list[Callable[[str], str]] = [
     "secret", [HARD, "abcd/efgh+ijkl=mnop", 'pass"word\\1', "\\\\\\\\srv\\me", "%2F&amp;"]
 )
 def test_escaped_secrets_are_hidden(form: Callable[[str], str], secret: str) -> None:
-    """All of it, and nothing around it."""
+    """With the text around it."""
     shown = form(secret)
 
-    assert SecretFilter([secret]).hide(f"<{shown}> {shown}.") == "<***> ***."
+    assert SecretFilter([secret]).hide(f"<{shown}> {shown}.") == LEFT_OUT
 
 
-@given(st.text(min_size=4, max_size=30), st.sampled_from(FORMS))
+@given(
+    st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=4, max_size=30),
+    st.sampled_from(FORMS),
+)
 def test_whatever_the_secret_is(secret: str, form: Callable[[str], str]) -> None:
-    """No form of it is left."""
-    try:
-        shown = form(secret)
-    except UnicodeEncodeError:
-        return  # half a surrogate
-    assert shown not in SecretFilter([secret]).hide(f"[{shown}]").replace("***", "")
+    assert SecretFilter([secret]).hide(f"[{form(secret)}]") == LEFT_OUT
 
 
-def test_secrets_that_overlap_are_hidden_wholly() -> None:
-    """Whichever begins first."""
-    assert SecretFilter(["abcd", "cdefgh", "fghi"]).hide("<abcdefghi> abcdabcd") == "<***> ******"
-    assert SecretFilter(["xxxx"]).hide("<xxxxxxx>") == "<***>"
+def test_a_text_without_a_secret_is_shown() -> None:
+    text = 'no such index "orders%2Fnew" &amp; co'
+
+    assert SecretFilter(["s3cr3t/"]).hide(text) == SecretFilter(["s3cr3t/"]).hide_in_answer(text) == text
 
 
 @pytest.mark.parametrize("before", [1999, 1990, 1950])
-def test_a_text_is_cut_after_secrets_are_hidden(before: int) -> None:
+def test_a_text_is_searched_beyond_what_is_shown(before: int) -> None:
     """Of a secret across the cut nothing is shown, however long its escaped form is."""
     secret = "s3cr3t/" * 30
     text = " " * before + "".join(f"\\u{ord(each):04x}" for each in secret)
 
-    assert SecretFilter([secret]).hide(text) == " " * before + "***"
-    assert SecretFilter([secret]).hide_in_answer(text.encode()) == " " * before + "***"
-    assert SecretFilter([secret]).hide(" " * 2000 + secret) == " " * 2000
+    assert SecretFilter([secret]).hide(text) == LEFT_OUT
+    assert SecretFilter([secret]).hide_in_answer(text.encode()) == LEFT_OUT
 
 
 @pytest.mark.parametrize(("secret", "encoding"), [("hunter2", "utf-16-le"), ("h\xfcnter2", "latin-1")])
 def test_a_secret_in_an_answer_that_is_not_utf_8(secret: str, encoding: str) -> None:
     """In UTF-16, ASCII is read with zeros between; what is not ASCII is read as a replacement."""
-    assert SecretFilter([secret]).hide_in_answer(f"the {secret}".encode(encoding)) == "the ***"
+    assert SecretFilter([secret]).hide_in_answer(f"the {secret}".encode(encoding)) == LEFT_OUT
 
 
 @pytest.mark.parametrize(
@@ -143,12 +141,12 @@ def error_of(made: Any) -> str:
     [
         (
             answer(401, b'{"error": "bad token: abcd\\/efgh\\u003dijkl"}'),
-            '{"error": "bad token: ***"}',
+            f"HTTP status 401: {LEFT_OUT}",
         ),
-        (answer(401)._replace(reason="No abcd%2Fefgh%3Dijkl"), "HTTP status 401 No ***"),
+        (answer(401)._replace(reason="No abcd%2Fefgh%3Dijkl"), f"HTTP status 401 {LEFT_OUT}"),
         (
             answer(307, location="https://elsewhere.test/abcd%2Fefgh%3dijkl/x"),
-            "it leads to 'https://elsewhere.test/***/x'",
+            f"it leads to '{LEFT_OUT}'",
         ),
     ],
 )
@@ -192,4 +190,4 @@ def test_with_a_short_secret_the_endpoint_is_not_quoted(monkeypatch: pytest.Monk
 
     assert result.codes == {"429": 1, "Refused": 1}
     assert "abc" not in result.rejected[0].reason
-    assert "ConnectionResetError: abcd ***" in error_of(made)
+    assert f"ConnectionResetError: {LEFT_OUT}" in error_of(made)
