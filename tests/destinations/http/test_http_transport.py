@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from sluice.destinations.http import informational_responses, transport
+from sluice.destinations.http import sending, transport
 from sluice.destinations.http.transport import HttpTransport, proxy_for
 from sluice.errors import OptionError
 
@@ -137,13 +137,11 @@ def test_a_file_of_certificates_that_cannot_be_used_is_named(tmp_path: Path, key
 
 @pytest.mark.parametrize("proxies", [{}, {"https": "http://proxy:1", "http": "http://proxy:1"}])
 @pytest.mark.parametrize("url", ["https://host/x", "http://host/x"])
-def test_all_connections_read_past_informational_responses(
-    monkeypatch: pytest.MonkeyPatch, url: str, proxies: dict[str, str]
-) -> None:
+def test_all_connections_are_ours(monkeypatch: pytest.MonkeyPatch, url: str, proxies: dict[str, str]) -> None:
     """With TLS or without, directly or by a proxy; no other user of urllib3 in this process is affected."""
     monkeypatch.setattr(transport, "getproxies", lambda: proxies)
     used: Any = pool(url=url).connection_from_url(url).ConnectionCls
     other: Any = urllib3.PoolManager().connection_from_url(url).ConnectionCls
 
-    assert used.response_class is informational_responses._Response
-    assert other.response_class is not informational_responses._Response
+    assert used.response_class is sending._Response
+    assert other.response_class is not sending._Response

@@ -1,4 +1,4 @@
-"""Connections that give an endpoint time to read a request.
+"""Connections that give an endpoint time to read a request, and log nothing of what it answers.
 
 urllib3 sends within the timeout for making a connection, which is short. An endpoint that is busy, or that a
 slow line leads to, may need longer for a large body.
@@ -6,17 +6,32 @@ slow line leads to, may need longer for a large body.
 
 from __future__ import annotations
 
-from typing import Any
+import http.client
+from typing import Any, Final
 
+from urllib3 import connection, connectionpool
 from urllib3.exceptions import ConnectTimeoutError
 
 from sluice.aws.wire.exchanges import TimedConnection, current_exchange
 
-__all__ = ["PatientConnection"]
+__all__ = ["POOLS"]
 
 
-class PatientConnection(TimedConnection):
+class _Response(http.client.HTTPResponse):
+    def begin(self) -> None:
+        super().begin()
+        # urllib3 logs headers that cannot be read, as they came: an endpoint may repeat credentials in them.
+        self.headers.defects = []
+        self.headers.set_payload("")
+
+
+# Messages of urllib3 begin with the names of these classes: they are those that users know.
+
+
+class HTTPConnection(TimedConnection):
     """Sends a request within the time of its exchange, and makes connections within the pool's timeout."""
+
+    response_class = _Response
 
     def connect(self) -> None:
         exchange = current_exchange()
@@ -37,3 +52,19 @@ class PatientConnection(TimedConnection):
             # urllib3 sets it for what it sends on a connection that is made.
             self.timeout = exchange.send_timeout
         super().request(*args, **more)
+
+
+class HTTPSConnection(HTTPConnection, connection.HTTPSConnection):
+    pass
+
+
+class HTTPConnectionPool(connectionpool.HTTPConnectionPool):
+    ConnectionCls = HTTPConnection
+
+
+class HTTPSConnectionPool(connectionpool.HTTPSConnectionPool):
+    ConnectionCls = HTTPSConnection
+
+
+POOLS: Final = {"http": HTTPConnectionPool, "https": HTTPSConnectionPool}
+"""What a pool manager makes connections with, by scheme."""

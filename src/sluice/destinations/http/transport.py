@@ -18,10 +18,7 @@ import urllib3
 import urllib3.exceptions as http
 
 from sluice.aws.wire.exchanges import Exchange, proxy_manager
-from sluice.destinations.http.informational_responses import (
-    is_informational,
-    read_past_informational_responses,
-)
+from sluice.destinations.http.sending import POOLS
 from sluice.errors import OptionError
 
 __all__ = [
@@ -121,7 +118,7 @@ class HttpTransport:
             SendTimeoutError: the endpoint has not read the request in time.
             LateAnswerError: the request took longer than `request_timeout`, or `end_requests` was called.
             TooLargeAnswerError: the answer is too large.
-            UnreadableAnswerError: the answer breaks off or is damaged, or only informational responses came.
+            UnreadableAnswerError: the answer breaks off or is damaged, or has a status below 200.
             OptionError: a file of certificates cannot be used.
         """
         with Exchange(self.request_timeout, send_timeout=self.read_timeout) as exchange:
@@ -149,9 +146,10 @@ class HttpTransport:
         response = self._answer_to(body, headers)
         complete = False
         try:
-            if is_informational(response.status):
-                raise UnreadableAnswerError(f"no answer follows status {response.status}")
-            content = _read(response, self.max_answer + 1)
+            if response.status < HTTPStatus.OK:
+                # The answer itself may follow: http.client reads on after 100 alone.
+                raise UnreadableAnswerError(f"status {response.status} is no answer")
+            content = response.read(self.max_answer + 1, decode_content=True)
             exchange.complete()
             if exchange.was_ended:  # a body without a length ends with its connection
                 raise LateAnswerError
@@ -181,7 +179,6 @@ class HttpTransport:
                 retries=False,
                 redirect=False,
                 preload_content=False,
-                enforce_content_length=True,  # urllib3 before 2.0 would take a part for the whole
             )
         except http.InvalidHeader as error:  # of the answer: those of the request are checked as options
             raise UnreadableAnswerError(error) from error
@@ -192,14 +189,6 @@ class HttpTransport:
                     f"the endpoint has not read the request within {self.read_timeout:g} s (readTimeout)"
                 ) from error
             raise
-
-
-def _read(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
-    """Up to `most` bytes. That an answer breaks off, urllib3 before 2.0 says at the next read alone."""
-    content = b""
-    while len(content) < most and (more := response.read(most - len(content), decode_content=True)):
-        content += more
-    return content
 
 
 def _has_end(response: urllib3.BaseHTTPResponse) -> bool:
@@ -292,7 +281,7 @@ def _new_pool(transport: HttpTransport, proxy: str | None) -> urllib3.PoolManage
         manager = urllib3.PoolManager(maxsize=transport.connections, ssl_context=context)
     else:
         manager = _proxy_manager(transport, proxy, context)
-    read_past_informational_responses(manager)
+    manager.pool_classes_by_scheme = POOLS
     return manager
 
 
