@@ -126,3 +126,11 @@ def test_a_checkout_that_is_moved_or_copied_runs_its_own_code(
 
     assert there.make() == ["venv", "pip"]
     assert there.make() == []
+
+
+def test_the_lowest_versions_are_those_of_what_users_install(checkout: Checkout) -> None:
+    project = (
+        '[x]\ndependencies = [\n  "a-b>=1.2", # why\n]\nan-extra = [\n  "c>=3",\n]\ntest = [\n  "d>=4",\n]\n'
+    )
+
+    assert checkout.module.lowest(project) == ["a-b==1.2", "c==3"]
