@@ -32,7 +32,6 @@ TESTS: Final = {
     "images": ("tests/dynamodb_streams/test_images.py", "tests/destinations/test_dynamodb_values.py"),
     "offsets": (
         "tests/source/test_offsets.py",
-        "tests/source/test_position_columns.py",
         "tests/source/test_text_positions.py",
     ),
     "event streams": ("tests/kinesis/subscriptions",),

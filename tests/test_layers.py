@@ -349,7 +349,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.kinesis.shared.protocol", "from sluice.kinesis.agent import range_server"),
         ("sluice.kinesis.task.cursors", "from sluice.kinesis.planner.agent_client import AgentClient"),
         ("sluice.source.state.split_state", "from sluice.source.planning.planner import Planner"),
-        ("sluice.source.reading.reader", "from sluice.source.listing.discovery import Listing"),
+        ("sluice.source.reading.reader", "from sluice.source.listing.listing import Listing"),
         ("sluice.aws.wire.hooks", "from sluice.aws.calling.clients import client_for"),
         ("sluice.spark.source", "import boto3"),
         ("sluice.cli.storage", "import boto3"),

@@ -159,10 +159,6 @@ class OneRecordABatch(StreamLog):
         points = [CutPoint(newest, self.arrival(split, self.batch), 100)] if is_new else []
         return SubscriptionProgress(points, 0, caught_up_at=self._clock.micros, version=self.batch + 1)
 
-    def is_subscribed(self, split: SplitId) -> bool:
-        del split
-        return True
-
     def close(self) -> None:
         pass
 

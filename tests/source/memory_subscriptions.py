@@ -176,9 +176,6 @@ class MemorySubscriptions:
             self.progresses,
         )
 
-    def is_subscribed(self, split: SplitId) -> bool:
-        return split in self.subscriptions
-
     def close(self) -> None:
         self.is_closed = True
         self.lose()

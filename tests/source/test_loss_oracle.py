@@ -322,15 +322,16 @@ def test_each_record_is_read_once_or_reported_as_lost(
     """And nothing is reported where no stop came near to the shortest retention.
 
     A shard that opened and expired while the query was stopped may be known by its descendants alone. What a
-    deleted stream held is reported with the stream.
+    deleted stream held is reported with the stream, and what was read of the new one before that is read
+    again.
     """
     history = History(seed, shards, initial, is_pushed=is_pushed, limits=limits, max_drift=max_drift)
     with capture_reports() as reports:
         history.take(steps)
     numbers = history.query.numbers()
-    assert len(numbers) == len(set(numbers))
     read = set(numbers)
     if not history.is_recreated:
+        assert len(numbers) == len(read)
         check_order(history.query)
 
     def is_unread(record: Accepted) -> bool:

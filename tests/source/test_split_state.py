@@ -304,10 +304,6 @@ class OneProgress:
         del split, position
         return self.given
 
-    def is_subscribed(self, split: SplitId) -> bool:
-        del split
-        return True
-
     def close(self) -> None: ...
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         ValueRecord,
     )
     from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position, SplitRange
-    from sluice.source.model.splits import Lineage, Split, SplitId
+    from sluice.source.model.splits import Split, SplitId
     from sluice.source.reading.reader import SplitReader
     from sluice.source.settings import Limits, SourceSettings
 
@@ -41,7 +41,6 @@ __all__ = [
     "FiniteSplit",
     "IteratorStart",
     "Limits",
-    "Lineage",
     "LogSource",
     "Offsets",
     "Page",
@@ -73,7 +72,7 @@ _MODULES: Final = {
     "settings": ("Limits", "SourceSettings"),
     "finite.split_source": ("SplitSource",),
     "finite.splits": ("FiniteRange", "FiniteSplit", "SplitEnd"),
-    "model.splits": ("Lineage", "Split", "SplitId"),
+    "model.splits": ("Split", "SplitId"),
     "logs.stream_log": (
         "AnyRecord",
         "IteratorStart",

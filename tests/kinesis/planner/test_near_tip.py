@@ -30,10 +30,6 @@ class Agent:
         del split, position
         return PROGRESS
 
-    def is_subscribed(self, split: SplitId) -> bool:
-        del split
-        return True
-
     def close(self) -> None:
         self.is_closed = True
 
@@ -64,7 +60,6 @@ def test_the_agent_is_started_by_a_trigger_a_second_after_the_first() -> None:
     assert [query.trigger(), query.trigger(0.5), query.trigger(0.4), query.trigger(0.1)] == [0, 0, 0, 1]
     assert query.trigger() == 2
     assert query.near_tip.progress(S0, HORIZON) is PROGRESS
-    assert query.near_tip.is_subscribed(S0)
 
 
 def test_a_run_of_what_is_available_has_no_agent() -> None:
@@ -73,6 +68,5 @@ def test_a_run_of_what_is_available_has_no_agent() -> None:
 
     assert [query.trigger(), query.trigger(60.0)] == [0, 0]
     assert query.near_tip.progress(S0, HORIZON) is None
-    assert not query.near_tip.is_subscribed(S0)
     query.near_tip.close()
     assert query.agent.is_closed

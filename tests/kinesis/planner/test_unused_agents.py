@@ -83,7 +83,6 @@ def test_everything_is_polled_once_no_task_has_asked_for_a_minute(
     assert planning.deregistered == [ARN]
     assert planning.renewed.empty()
     assert planning.client.agents([SPLIT]) == {}
-    assert not planning.client.is_subscribed(OTHER)
 
 
 def test_batches_that_last_long_are_waited_for(

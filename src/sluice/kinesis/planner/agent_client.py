@@ -240,12 +240,6 @@ class AgentClient:
             shard = self._subscriptions.shards.get(split)
             return None if shard is None or self._supervisor.is_silent else shard.progress(position)
 
-    def is_subscribed(self, split: SplitId) -> bool:
-        """See `Subscriptions.is_subscribed`. An agent that stays silent is replaced, and forgets them all."""
-        with self._lock:
-            shard = self._subscriptions.shards.get(split)
-            return shard is not None and shard.ended is None
-
     def tell_stop(self) -> None:
         """Tells the agent to deregister what the query registered, once this process has ended.
 

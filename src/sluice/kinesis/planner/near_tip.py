@@ -64,10 +64,6 @@ class NearTip:
         """See `Subscriptions.progress`."""
         return None if self._is_off else self._agent.progress(split, position)
 
-    def is_subscribed(self, split: SplitId) -> bool:
-        """See `Subscriptions.is_subscribed`."""
-        return not self._is_off and self._agent.is_subscribed(split)
-
     def close(self) -> None:
         """See `Subscriptions.close`."""
         self._agent.close()

@@ -174,7 +174,12 @@ class StreamLog(ABC):
 
     @abstractmethod
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
-        """An opaque iterator, valid for some minutes; None where a closed split ends before `start`."""
+        """An opaque iterator, valid for some minutes; None where a closed split ends before `start`.
+
+        Raises:
+            ServiceError: with ``missing``, if there is no such split. A split that batches need, and that is
+                not listed, is waited for until then.
+        """
 
     @abstractmethod
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:

@@ -5,7 +5,7 @@ JSON, version 1::
     {"version": 1, "streams": {"clicks": {"shardId-000000000000": {"after": "4958…"}}}}
 
 Offsets of more than 256 splits are written as version 2, in a fifth of the space. It has the positions of a
-stream in tables, see `sluice.source.model.position_columns`, and is otherwise the same. Both are read; a
+stream in tables, see `sluice.source.model.position_json`, and is otherwise the same. Both are read; a
 release that does not know a version refuses it by its number.
 
 In version 1 a position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside an aggregate),
@@ -28,9 +28,9 @@ Beside ``streams`` there are:
   which all records had expired, ``horizon``;
 - ``listed``: when the splits were listed. A split without a position did not exist then;
 - ``starting``: by stream, the starting position that the user asked for, as text;
-- ``start``: in the end of the first batch, where that batch starts, in the form of ``streams``. Spark does
-  not log the start of the first batch: it asks for it again when it runs the batch again, and ``LATEST``
-  would be a later time then;
+- ``start``: where the batch starts that ends here, in the form of ``streams``, if that is not where the one
+  before it ends: splits were lost, found or added. The first batch has it, too: Spark asks for its start
+  again when it runs the batch again, and ``LATEST`` would be a later time then;
 - ``consumers``: by stream, the ARN of the consumer that this query registered. After a restart the query may
   still deregister it.
 """
@@ -38,14 +38,18 @@ Beside ``streams`` there are:
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from sluice.errors import SluiceError
 from sluice.source.model.columns import COMPACT_FROM
-from sluice.source.model.position_columns import columns_from_json, columns_to_json
-from sluice.source.model.position_json import micros_of, positions_from_json, positions_to_json
+from sluice.source.model.position_json import (
+    columns_from_json,
+    columns_to_json,
+    positions_from_json,
+    positions_to_json,
+)
 from sluice.source.model.positions import (
     HORIZON,
     After,
@@ -139,7 +143,7 @@ class Offsets:
         listed: when the splits were listed (microseconds); None where that is not known.
         starting: by stream, the starting position that the user asked for.
         streams: the names of all streams, also of those without a position.
-        start: in the end of the first batch, where that batch starts.
+        start: where the batch starts that ends here, if that is not where the one before it ends.
         consumers: by stream, the ARN of the consumer that this query registered.
     """
 
@@ -221,13 +225,18 @@ class Offsets:
             created = {name: int(at) * 1000 for name, at in value.get("created", {}).items()}
             consumers = {name: str(arn) for name, arn in value.get("consumers", {}).items()}
             expiry = {name: Expiry.from_json(item) for name, item in value.get("expiry", {}).items()}
-            listed = micros_of(value.get("listed"))
+            listed = None if value.get("listed") is None else int(value["listed"]) * 1000
             starting = {name: str(text) for name, text in value.get("starting", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             shown = reprlib.repr(value)  # there may be 10,000 splits in it
             raise SluiceError(f"these are not offsets of this source: {shown} ({error!r})") from None
         names = frozenset(streams)
         return cls(positions, created, names, start, consumers, expiry, listed, starting)
+
+    def with_splits(self, splits: Iterable[SplitId]) -> Offsets:
+        """With a position for each of these splits, too; the same object if each has one."""
+        found = {split: self.position(split) for split in splits if split not in self.positions}
+        return self.with_positions({**self.positions, **found}) if found else self
 
     def with_positions(self, positions: Mapping[SplitId, Position]) -> Offsets:
         return replace(self, positions=positions, start=None)

@@ -1,85 +1,202 @@
-"""Positions as version 1 of the offsets has them: an object for each split; see `offsets`."""
+"""The JSON forms of positions: an object for each split (version 1 of the offsets), or tables (version 2).
+
+An object has the keys that `offsets` explains. A table has them as columns::
+
+    {
+        "after": {
+            "splits": "shardId-00000000{0000..4095,5000}",
+            "number": {"like": "205c2f76b0000000000......005c2f9...00....2", "digits": "…"},
+            "arrival": {"from": 1795321674933, "plus": "0 12 - 900*3 …"}
+        },
+        "closed": {"splits": "shardId-000000000{100..511}"}
+    }
+
+There is a table for each kind of position: ``after``, ``horizon``, ``time`` and ``closed``. Its column
+``number`` is the key ``after`` of an object. ``at``, the instant of a ``time``, is in microseconds, and all
+other instants are in milliseconds. A column that would hold nothing is left out. Row n of every column
+belongs to the n-th split. Readers ignore columns that they do not know, and refuse kinds that they do not
+know.
+
+`sluice.source.model.columns` says what the values of a column look like.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from sluice.instants import iso_instant, parse_instant
+from sluice.source.model.columns import INTEGER, MILLIS, NAMES_KEPT, NUMBER, Column, read_names, write_names
 from sluice.source.model.positions import After, AtHorizon, AtTime, Closed, Position
 from sluice.source.model.sequence import checked_number
 from sluice.source.model.splits import SplitId
 
-__all__ = ["micros_of", "positions_from_json", "positions_to_json"]
+__all__ = ["columns_from_json", "columns_to_json", "positions_from_json", "positions_to_json"]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of position.
+
+    Attributes:
+        make: makes a position of the values of the columns.
+        columns: by name, in the order of the fields of the position.
+        is_first_needed: every position has a value in the first column.
+    """
+
+    make: type[Position]
+    columns: Mapping[str, Column]
+    is_first_needed: bool = False
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """By column, the field of the position."""
+        return dict(zip(self.columns, (field.name for field in fields(self.make)), strict=True))
+
+    def write(self, rows: Sequence[tuple[str, Position]]) -> dict[str, Any]:
+        names, positions = zip(*rows, strict=True)
+        table: dict[str, Any] = {"splits": write_names(names)}
+        for name, field in self.fields.items():
+            values = [getattr(position, field) for position in positions]
+            if any(value is not None for value in values):
+                table[name] = self.columns[name].write(values)
+        return table
+
+    def read(self, stream: str, table: Mapping[str, Any]) -> Iterator[tuple[SplitId, Position]]:
+        splits = _read_splits(stream, table["splits"])
+        nothing = [None] * len(splits)
+        columns = [
+            column.read(table[name]) if name in table else nothing for name, column in self.columns.items()
+        ]
+        if {len(column) for column in columns} != {len(splits)}:
+            raise ValueError(f"columns of {table['splits']!r} have other lengths than there are splits")
+        if self.is_first_needed and None in columns[0]:
+            raise ValueError(f"{next(iter(self.columns))!r} lacks the value of a split: {table!r}")
+        return zip(splits, map(self.make, *columns), strict=True)
+
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "after": _Kind(
+        After,
+        {
+            "number": NUMBER,
+            "sub": INTEGER,
+            "next": NUMBER,
+            "arrival": MILLIS,
+            "idle": MILLIS,
+            "quiet": MILLIS,
+        },
+        is_first_needed=True,
+    ),
+    "horizon": _Kind(AtHorizon, {"next": NUMBER, "pinned": MILLIS, "idle": MILLIS}),
+    "time": _Kind(
+        AtTime,
+        {"at": INTEGER, "pinned": MILLIS, "idle": MILLIS, "number": NUMBER},
+        is_first_needed=True,
+    ),
+    "closed": _Kind(Closed, {"quiet": MILLIS, "unlisted": MILLIS}),
+}
+_KIND_OF: Final = {kind.make: name for name, kind in _KINDS.items()}
+
+
+# --- objects ------------------------------------------------------------------------------------------
 
 
 def positions_to_json(positions: Mapping[SplitId, Position]) -> dict[str, dict[str, Any]]:
+    """By stream and split, an object each."""
     streams: dict[str, dict[str, Any]] = {}
-    for split, position in sorted(positions.items(), key=lambda item: item[0]):
-        streams.setdefault(split.stream, {})[split.shard] = _position_to_json(position)
+    for split, position in sorted(positions.items(), key=operator.itemgetter(0)):
+        streams.setdefault(split.stream, {})[split.shard] = _object_of(position)
     return streams
 
 
 def positions_from_json(streams: Mapping[str, Any]) -> dict[SplitId, Position]:
+    """The positions of the objects of every stream.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: these are no such objects.
+    """
     return {
-        SplitId(stream, shard): _position_from_json(position)
+        SplitId(stream, shard): _position_of(value)
         for stream, shards in streams.items()
-        for shard, position in shards.items()
+        for shard, value in shards.items()
     }
 
 
-def _position_to_json(position: Position) -> dict[str, Any]:
+def _object_of(position: Position) -> dict[str, Any]:
+    kind = _KINDS[_KIND_OF[type(position)]]
+    value = {
+        name: found // 1000 if kind.columns[name] is MILLIS else found
+        for name, field in kind.fields.items()
+        if (found := getattr(position, field)) is not None
+    }
     match position:
         case After():
-            value: dict[str, Any] = {"after": position.number}
-            if position.sub is not None:
-                value["sub"] = position.sub
-            if position.next is not None:
-                value["next"] = position.next
-            return value | _hints(
-                arrival=position.arrival, idle=position.caught_up_at, quiet=position.start_caught_up_at
-            )
-        case AtTime():
-            value = {"at": iso_instant(position.instant)}
-            if position.number is not None:
-                value["number"] = position.number
-            return value | _hints(pinned=position.pinned, idle=position.caught_up_at)
+            return {"after": value.pop("number"), **value}
+        case AtTime(instant=instant):
+            return value | {"at": iso_instant(instant)}
         case AtHorizon():
-            value = {"at": "TRIM_HORIZON"} | ({} if position.next is None else {"next": position.next})
-            return value | _hints(pinned=position.pinned, idle=position.caught_up_at)
+            return {"at": "TRIM_HORIZON", **value}
         case Closed():
-            return {"closed": True} | _hints(quiet=position.start_caught_up_at, unlisted=position.unlisted_at)
+            return {"closed": True, **value}
 
 
-def _hints(**instants: int | None) -> dict[str, Any]:
-    """The hints that are known, in milliseconds."""
-    return {name: instant // 1000 for name, instant in instants.items() if instant is not None}
-
-
-def _position_from_json(value: Mapping[str, Any]) -> Position:
+def _position_of(value: Mapping[str, Any]) -> Position:
     if value.get("closed") is True:
-        return Closed(
-            start_caught_up_at=micros_of(value.get("quiet")), unlisted_at=micros_of(value.get("unlisted"))
-        )
-    if "after" in value:
-        sub = value.get("sub")
-        return After(
-            checked_number(value["after"]),
-            None if sub is None else int(sub),
-            next=_number(value, "next"),
-            arrival=micros_of(value.get("arrival")),
-            caught_up_at=micros_of(value.get("idle")),
-            start_caught_up_at=micros_of(value.get("quiet")),
-        )
-    pinned, caught_up_at = micros_of(value.get("pinned")), micros_of(value.get("idle"))
-    if value["at"] == "TRIM_HORIZON":
-        return AtHorizon(_number(value, "next"), pinned, caught_up_at)
-    return AtTime(parse_instant(value["at"]), pinned, caught_up_at, _number(value, "number"))
+        name = "closed"
+    elif "after" in value:
+        name, value = "after", {**value, "number": value["after"]}
+    elif value["at"] == "TRIM_HORIZON":
+        name = "horizon"
+    else:
+        name, value = "time", {**value, "at": parse_instant(value["at"])}
+    kind = _KINDS[name]
+    return kind.make(*(_one_of(column, value.get(key)) for key, column in kind.columns.items()))
 
 
-def _number(value: Mapping[str, Any], key: str) -> str | None:
-    return None if value.get(key) is None else checked_number(value[key])
+def _one_of(column: Column, value: Any) -> Any:
+    if column is NUMBER:
+        return None if value is None else checked_number(value)
+    return None if value is None else int(value) * (1000 if column is MILLIS else 1)
 
 
-def micros_of(millis: Any) -> int | None:
-    return None if millis is None else int(millis) * 1000
+# --- tables -------------------------------------------------------------------------------------------
+
+
+def columns_to_json(positions: Mapping[SplitId, Position]) -> dict[str, dict[str, Any]]:
+    """The tables of every stream."""
+    found: dict[str, dict[str, list[tuple[str, Position]]]] = {}
+    for split, position in sorted(positions.items(), key=operator.itemgetter(0)):
+        tables = found.setdefault(split.stream, {})
+        tables.setdefault(_KIND_OF[type(position)], []).append((split.shard, position))
+    return {
+        stream: {kind: _KINDS[kind].write(rows) for kind, rows in sorted(tables.items())}
+        for stream, tables in found.items()
+    }
+
+
+def columns_from_json(streams: Mapping[str, Any]) -> dict[SplitId, Position]:
+    """The positions in the tables of every stream.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: these are no such tables.
+    """
+    positions: dict[SplitId, Position] = {}
+    for stream, tables in streams.items():
+        for kind, table in tables.items():
+            positions.update(_KINDS[kind].read(stream, table))
+    return positions
+
+
+@functools.lru_cache(maxsize=NAMES_KEPT)
+def _expand(stream: str, names: str) -> Sequence[SplitId]:
+    return [SplitId(stream, name) for name in read_names(names)]
+
+
+def _read_splits(stream: str, names: str | list[str]) -> Sequence[SplitId]:
+    return (
+        _expand(stream, names) if isinstance(names, str) else [SplitId(stream, n) for n in read_names(names)]
+    )

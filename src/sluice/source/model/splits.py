@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import Final, NamedTuple
 
-__all__ = ["ALL_HASH_KEYS", "Lineage", "Split", "SplitId", "families", "held_back"]
+__all__ = ["ALL_HASH_KEYS", "Split", "SplitId", "families", "held_back", "within_reach"]
 
 
 ALL_HASH_KEYS: Final = (0, 2**128 - 1)
@@ -48,71 +49,48 @@ class Split:
         return self.ending_sequence is not None
 
 
-class Lineage:
-    """Which splits may be read: those whose parents have been read to their end.
+def within_reach(splits: Mapping[SplitId, Split], drained: Collection[SplitId]) -> list[Split]:
+    """The splits that one batch can read to their ends: all whose ancestors are drained, or closed and within
+    reach themselves. Parents come before their children.
 
-    A parent that is not listed any more has expired with all its records; its children need not wait.
+    A parent that does not exist any more has expired with all its records; its children need not wait.
+
+    Args:
+        splits: those that exist.
+        drained: splits that have been read to their end.
     """
-
-    def __init__(self, splits: Iterable[Split]) -> None:
-        self._splits: Mapping[SplitId, Split] = {split.id: split for split in splits}
-
-    @property
-    def splits(self) -> Mapping[SplitId, Split]:
-        return self._splits
-
-    def within_reach(self, drained: Collection[SplitId]) -> list[Split]:
-        """The splits that one batch can read to their ends: all whose ancestors are drained, or closed and
-        within reach themselves. Parents come before their children.
-
-        Args:
-            drained: splits that have been read to their end.
-        """
-        found: dict[SplitId, Split] = {}
-        left = [split for split_id, split in sorted(self._splits.items()) if split_id not in drained]
-        while left:
-            ready = [split for split in left if not self._waits(split, drained, found)]
-            if not ready:
-                return list(found.values())
-            found |= {split.id: split for split in ready}
-            left = [split for split in left if split.id not in found]
-        return list(found.values())
-
-    def _waits(self, split: Split, drained: Collection[SplitId], reached: Mapping[SplitId, Split]) -> bool:
-        for parent in split.parent_ids:
-            is_reached = parent in reached and reached[parent].is_closed
-            if parent in self._splits and parent not in drained and not is_reached:
-                return True
-        return False
+    found: dict[SplitId, Split] = {}
+    parents = {split: [p for p in splits[split].parent_ids if p in splits] for split in sorted(splits)}
+    for split in TopologicalSorter(parents).static_order():
+        waits_for = [parent for parent in parents[split] if parent not in drained]
+        if split not in drained and all(p in found and found[p].is_closed for p in waits_for):
+            found[split] = splits[split]
+    return list(found.values())
 
 
 def held_back(splits: Sequence[Split], max_width: int) -> frozenset[SplitId]:
-    """The descendants in families that had more than `max_width` splits open at a time.
-
-    Args:
-        splits: parents before their children.
-    """
+    """The descendants in families that had more than `max_width` splits open at a time."""
+    parents = {split.id: split.parent_ids for split in splits}
     held: set[SplitId] = set()
-    for family in families(splits):
-        members = {split.id for split in family}
-        parents = {parent for split in family for parent in split.parent_ids}
-        roots = [split.id for split in family if not members.intersection(split.parent_ids)]
-        leaves = members - parents
+    for family in families(parents):
+        members = set(family)
+        roots = {split for split in family if members.isdisjoint(parents[split])}
+        leaves = members.difference(*(parents[split] for split in family))
         if max(len(roots), len(leaves)) > max_width:
-            held |= members.difference(roots)
+            held |= members - roots
     return frozenset(held)
 
 
-def families(splits: Iterable[Split]) -> list[list[Split]]:
+def families(parents: Mapping[SplitId, Iterable[SplitId]]) -> list[list[SplitId]]:
     """Groups splits that descend from one another. In each group parents come before their children.
 
     Args:
-        splits: parents before their children.
+        parents: by split. Those that are no keys themselves do not count.
     """
-    group_of: dict[SplitId, list[Split]] = {}
-    for split in splits:
-        groups = {id(group_of[p]): group_of[p] for p in split.parent_ids if p in group_of}
+    known = {split: [parent for parent in of if parent in parents] for split, of in parents.items()}
+    group_of: dict[SplitId, list[SplitId]] = {}
+    for split in TopologicalSorter(known).static_order():
+        groups = {id(group_of[parent]): group_of[parent] for parent in known[split]}
         merged = [member for group in groups.values() for member in group] + [split]
-        for member in merged:
-            group_of[member.id] = merged
+        group_of |= dict.fromkeys(merged, merged)
     return list({id(group): group for group in group_of.values()}.values())

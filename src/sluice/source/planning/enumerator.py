@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sluice.errors import OptionError
 from sluice.source.contracts import SplitEnumerator
-from sluice.source.listing.continuity import Continuity, is_within, recreated
-from sluice.source.listing.discovery import Listing, SplitDiscovery
+from sluice.source.listing.listing import Lister, Listing
+from sluice.source.listing.loss import LossChecks, missing_splits, recreated, unlisted_parents
 from sluice.source.model.offsets import (
     After,
     AtTime,
@@ -22,7 +23,6 @@ from sluice.source.model.offsets import (
     SplitRange,
 )
 from sluice.source.model.splits import Split, SplitId
-from sluice.source.planning.batch_positions import end_positions, found_starts, with_hints, with_unlogged
 from sluice.source.planning.plan_figures import PlanFigures
 from sluice.source.planning.planner import Planner
 from sluice.source.planning.split_tracker import SplitTracker
@@ -35,6 +35,10 @@ from sluice.source.state.subscriptions import Subscriptions
 __all__ = ["EnumeratorSettings", "InitialPositions", "StreamEnumerator"]
 
 _log = logging.getLogger(__name__)
+
+_TRIES = 4
+"""How often a read that starts lists again because splits seem to be missing. They may never be listed: a
+stream that was disabled has a closed split without children, and parents may have expired."""
 
 InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
 """Gives every split its starting position, from all splits and the time (microseconds)."""
@@ -79,21 +83,6 @@ class _NothingNew:
     until: float
 
 
-@dataclass(frozen=True)
-class _Newest:
-    """The newest positions that are known.
-
-    Attributes:
-        start: the offsets for which they were asked.
-        newer: the positions after those in `start`.
-        offsets: `start` with them.
-    """
-
-    start: Offsets
-    newer: Mapping[SplitId, Position]
-    offsets: Offsets
-
-
 class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
     """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
 
@@ -129,19 +118,16 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         self._clock = probe.settings.clock
         self._splits = SplitTracker(probe, planner, settings.max_family)
         self._subscription_tracker = SubscriptionTracker(subscriptions, self._clock)
-        self._discovery = SplitDiscovery(
-            probe,
-            settings.streams,
-            settings.discovery_interval,
-            find_unlisted=self._ended_unlisted,
+        self._lister = Lister(
+            probe, settings.streams, settings.discovery_interval, map_splits=planner.pool.map
         )
-        self._continuity = Continuity(probe, self._discovery, subscriptions, planner.pool.map)
+        self._loss = LossChecks(probe)
         self._initial: Offsets | None = None
         self._added: Mapping[SplitId, Position] | None = None
         self._has_checked_start = False
         self._nothing_new: _NothingNew | None = None
         self._figures = PlanFigures(self._clock)
-        self._newest: _Newest | None = None
+        self._newest: tuple[Offsets, Mapping[SplitId, Position], Offsets] | None = None
 
     def close(self) -> None:
         """Ends the planner's threads and the subscriptions, and closes the log."""
@@ -158,18 +144,15 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             ServiceError: the streams cannot be listed.
         """
         if self._initial is None:
-            # LATEST is a time of the service's clock before the listing, so records in between are read.
-            begun_at = self._discovery.list_splits().begun_at
             # A split that is listed only later would be read from its oldest record on.
-            self._initial = self._starting_positions(self._continuity.whole_listing(), begun_at)
+            self._initial = self._starting_positions(self._lister.complete(unlisted_parents, _TRIES))
         return self._initial
 
-    def _starting_positions(self, listing: Listing, begun_at: int) -> Offsets:
-        positions = dict(self._settings.initial(listing.listed, begun_at))
+    def _starting_positions(self, listing: Listing) -> Offsets:
+        # LATEST is a time of the service's clock before the listing, so records in between are read.
+        positions = self._settings.initial(list(listing.splits.values()), listing.begun_at)
         starting = dict.fromkeys(self._settings.streams, self._settings.starting)
-        offsets = self._offsets(positions, listing)
-        expiry = self._continuity.observe(offsets, listing)
-        offsets = replace(offsets, starting=starting, expiry=expiry)
+        offsets = self._offsets(positions, listing, self._loss.observe({}, listing), starting)
         _log.info("starting positions: %s", json.dumps(offsets.to_json()))
         return offsets
 
@@ -193,43 +176,43 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
-        if self._added is None and not start.streams.issuperset(self._settings.streams):
-            self._continuity.whole_listing()  # as for the starting positions of all streams
-        if self._splits.wants_targets:
-            self._continuity.list_children()
         version = self._version
         if self._has_nothing_new(start, version):
             return start
-        listing = self._continuity.complete_listing(start)
-        expiry = self._continuity.observe(start, listing)
-        logged = self._continuity.without_lost(start, listing)
-        if logged is not start:
-            self._splits.forget(recreated(start, listing))
-        logged = self._with_added(logged, listing)
-        base = with_unlogged(logged, listing)
-        readable = self._splits.move_to(base, listing, limits)
-        held = [state for state in readable if state.split.id in self._splits.held]
-        states = [state for state in readable if state.split.id not in self._splits.held]
+        listing = self._listing_for(start)
+        expiry = self._loss.observe(start.expiry, listing)
+        begin = self._begin(start, listing)
+        states, held = self._splits.move_to(begin, listing, limits)
         ends = self._plan(states, held, limits)
-        is_log_due = self._is_log_due(start, listing, states)
-        if not ends and base is start and not is_log_due:
+        is_log_due = self._loss.is_log_due(start, listing, self._splits.states, states)
+        if not ends and begin is start and not is_log_due:
             self._nothing_new = self._nothing_new_until_read(start, listing, version)
             return start
-        known = self._splits.states
-        positions = end_positions(base, ends, known, listing, self._log.server_time())
-        end = replace(
-            self._offsets(positions, listing),
-            consumers={**start.consumers, **self.own_consumers()},
-            starting=base.starting,
-            expiry=expiry,
-        )
-        # The log does not say where this batch starts if it is the first one, which Spark may run again
-        # after a restart, or if records were lost before it, or a stream was added.
-        starts_elsewhere = logged is not start or start == self._initial
-        found = {} if self._log.seeks_by_time else found_starts(base, ends, known)
-        if not (starts_elsewhere or found):
+        positions = self._splits.end_positions(begin, ends, listing, self._log.server_time())
+        end = self._offsets(positions, listing, expiry, begin.starting, start.consumers)
+        found = {} if self._log.seeks_by_time else self._splits.found_starts(begin, ends)
+        if begin is start and start != self._initial and not found:
             return end
-        return replace(end, start=with_hints({**base.positions, **found}, known))
+        # The log does not say where this batch begins: it is the first one, which Spark may run again after
+        # a restart, or splits were lost, found or added before it.
+        return replace(end, start=self._splits.with_hints({**begin.positions, **found}))
+
+    def _listing_for(self, start: Offsets) -> Listing:
+        """The splits that exist, among them all that a batch from `start` needs."""
+        if self._splits.wants_targets:
+            # Records that are there when the run begins may be in children that are not listed yet.
+            self._lister.mark_stale()
+            self._lister.complete(lambda _: (), _TRIES)
+        if self._added is None and not start.streams.issuperset(self._settings.streams):
+            self._lister.complete(unlisted_parents, _TRIES)  # as for the starting positions of all streams
+        return self._lister.complete(partial(missing_splits, start))
+
+    def _begin(self, start: Offsets, listing: Listing) -> Offsets:
+        """Where a batch begins: `start`, without what was lost, and with splits that were added or found."""
+        kept = self._loss.without_lost(start, listing)
+        if kept is not start:
+            self._splits.forget(recreated(start, listing))
+        return self._with_added(kept, listing).with_splits(listing.splits)
 
     def _plan(
         self, states: Sequence[SplitState], held: Sequence[SplitState], limits: Limits
@@ -242,26 +225,18 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         self._subscription_tracker.adopt(states, min(spans, default=None), self._planner.max_drift)
         ends = self._planner.plan(states, limits, held)
         if any(state.reads.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
-            self._discovery.mark_stale()
+            self._lister.mark_stale()
         for state in states:
             state.reads.forget_missing()
         self._figures.observe(states, ends)
         return ends
-
-    def _is_log_due(self, start: Offsets, listing: Listing, states: Sequence[SplitState]) -> bool:
-        """Whether to log a batch even without records, for what the offsets say to later runs."""
-        is_due = self._continuity.has_retention_changed(start, listing)
-        if self._continuity.is_check_due():
-            self._continuity.check_starts(states)
-            is_due |= self._continuity.are_hints_due(start, listing, self._splits.states)
-        return is_due
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[SplitRange]:
         """See `SplitEnumerator.ranges`.
 
         Raises:
             DataLossError: a stream was created again since `end` was planned, and the query has to fail on
-                data loss. Otherwise the batch has the records of the new one that it was planned with.
+                data loss. Otherwise the batch has no records of it.
             ServiceError: the streams cannot be listed.
             OptionError: `end` belongs to other streams.
         """
@@ -282,14 +257,12 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         Raises:
             DataLossError, ServiceError, OptionError: as `initial` and `advance`.
         """
-        listing = self._continuity.whole_listing()
-        start = self._starting_positions(listing, listing.begun_at)
-        splits = listing.splits
-        starts = {split_id: start.position(split_id) for split_id in splits}
+        listing = self._lister.complete(unlisted_parents, _TRIES)
+        start = self._starting_positions(listing)
         states = [
-            self._probe.state(splits[split_id], position)
-            for split_id, position in starts.items()
-            if not _is_empty(position, before)
+            self._probe.state(split, start.position(split_id))
+            for split_id, split in listing.splits.items()
+            if not _is_empty(start.position(split_id), before)
         ]
         ends = self._planner.tips(states) if before is None else self._planner.ends_before(states, before)
         end = start.with_positions(ends)
@@ -318,16 +291,12 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             if state.cut_points and split_id in start.positions:
                 last = state.cut_points[-1]
                 newer[split_id] = After(last.number, arrival=last.arrival)
-        known = self._newest
-        if known is None or known.start is not start or known.newer != newer:
-            known = _Newest(start, newer, start.with_positions({**start.positions, **newer}))
-            self._newest = known
-        return known.offsets
+        if self._newest is None or self._newest[0] is not start or self._newest[1] != newer:
+            offsets = start.with_positions({**start.positions, **newer})
+            self._newest = (start, newer, offsets)
+        return self._newest[2]
 
     # --- splits ---------------------------------------------------------------------------------------
-
-    def _ended_unlisted(self, listed: Container[SplitId]) -> list[Split]:
-        return self._subscription_tracker.ended_unlisted(self._splits.states, listed)
 
     def _check_streams(self, offsets: Offsets) -> None:
         others = sorted(offsets.streams - set(self._settings.streams))
@@ -368,7 +337,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             and search.version == version
             and self._clock() < search.until
             and not self._splits.wants_targets
-            and search.listing is self._discovery.current()
+            and search.listing is self._lister.current()
         ):
             return True
         self._nothing_new = None
@@ -388,7 +357,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         if not added:
             return base
         if self._added is None:
-            splits = [split for split in listing.listed if split.id.stream in added]
+            splits = [split for split in listing.splits.values() if split.id.stream in added]
             self._added = dict(self._settings.initial(splits, self._log.server_time()))
             _log.info("%s: added to the query, starts at %s", ", ".join(added), self._settings.starting)
         return replace(
@@ -398,13 +367,22 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
 
     # --- batches --------------------------------------------------------------------------------------
 
-    def _offsets(self, positions: dict[SplitId, Position], listing: Listing) -> Offsets:
+    def _offsets(
+        self,
+        positions: Mapping[SplitId, Position],
+        listing: Listing,
+        expiry: Mapping[str, Expiry],
+        starting: Mapping[str, str],
+        consumers: Mapping[str, str] = {},
+    ) -> Offsets:
         return Offsets(
             positions,
             listing.created,
             frozenset(self._settings.streams),
-            consumers=dict(self.own_consumers()),
+            consumers={**consumers, **self.own_consumers()},
+            expiry=expiry,
             listed=listing.at,
+            starting=starting,
         )
 
     def _with_details(self, ranges: Sequence[SplitRange], end: Offsets) -> Sequence[SplitRange]:
@@ -415,15 +393,17 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         """
         if not ranges:
             return ranges
-        listing = self._continuity.listing_of(ranges, end)
+        needed = {each.split for each in ranges}
+
+        def find_missing(listing: Listing) -> list[SplitId]:
+            others = recreated(end, listing)
+            return [split for split in needed - listing.splits.keys() if split.stream not in others]
+
+        listing = self._lister.complete(find_missing)
         splits = listing.splits
-        if lost := self._continuity.report_recreated(end, listing):
-            # A batch may have been planned before a listing showed that the stream is another one.
-            ranges = [
-                each
-                for each in ranges
-                if each.split.stream not in lost or is_within(each.end, splits.get(each.split))
-            ]
+        # A batch may have been planned before a listing showed that the stream is another one.
+        lost = self._loss.report_recreated(end, listing)
+        ranges = [each for each in ranges if each.split.stream not in lost]
         read = {each.split for each in ranges}
         expiries = _expiries(ranges, listing, self._probe.data_loss.now())
         return [

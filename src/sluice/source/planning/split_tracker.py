@@ -1,4 +1,4 @@
-"""Which splits a batch may read, parents before their children, and what is known of each.
+"""Which splits a batch may read, what is known of each, and where the batch begins and ends in them.
 
 As the `SplitTracker` of Flink's source for Kinesis.
 """
@@ -6,33 +6,16 @@ As the `SplitTracker` of Flink's source for Kinesis.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
-from sluice.source.listing.discovery import Listing
-from sluice.source.model.offsets import After, Closed, Offsets, Position
-from sluice.source.model.splits import Lineage, Split, SplitId, held_back
+from sluice.source.listing.listing import Listing
+from sluice.source.model.offsets import After, Closed, Offsets, Position, before, is_by_time
+from sluice.source.model.splits import Split, SplitId, held_back, within_reach
 from sluice.source.planning.planner import Planner
 from sluice.source.probing.probe import Probe
 from sluice.source.settings import Limits
 from sluice.source.state.split_state import SplitState
 
 __all__ = ["SplitTracker"]
-
-
-@dataclass(frozen=True)
-class _WithinReach:
-    """What `Lineage.within_reach` found.
-
-    Attributes:
-        lineage, drained: for which it was asked.
-        splits: parents before their children.
-        held: those of `splits` that are left to later batches nevertheless.
-    """
-
-    lineage: Lineage
-    drained: frozenset[SplitId]
-    splits: Sequence[Split] = ()
-    held: frozenset[SplitId] = frozenset()
 
 
 class SplitTracker:
@@ -45,6 +28,7 @@ class SplitTracker:
 
     Attributes:
         states: by split, parents before their children.
+        held: the splits that are left to later batches, though their ancestors can be read in this one.
         wants_targets: the next `move_to` finds the tip of every split, its target.
     """
 
@@ -53,68 +37,109 @@ class SplitTracker:
         self._planner = planner
         self._max_family = max_family
         self.states: Mapping[SplitId, SplitState] = {}
+        self.held: frozenset[SplitId] = frozenset()
         self.wants_targets = False
         self._targets: Mapping[SplitId, After | Closed] | None = None
-        self._reach = _WithinReach(Lineage(()), frozenset())
-        self._base: Offsets | None = None  # what `states` belong to, besides `_reach.lineage`
+        self._begin: Offsets | None = None  # what `states` belong to, with `_listing`
+        self._listing: Listing | None = None
+        self._drained: frozenset[SplitId] = frozenset()
+        self._within_reach: Sequence[Split] = ()  # by `_listing` and `_drained`
 
     @property
     def has_targets(self) -> bool:
         """Whether the run ends at the tips that were found when it began."""
         return self._targets is not None
 
-    @property
-    def held(self) -> frozenset[SplitId]:
-        """The splits that are left to later batches, though their ancestors can be read in this one."""
-        return self._reach.held
-
     def forget(self, streams: Collection[str]) -> None:
         """Drops what is known of splits: their streams were created again."""
         self.states = {split: state for split, state in self.states.items() if split.stream not in streams}
 
-    def move_to(self, base: Offsets, listing: Listing, limits: Limits) -> list[SplitState]:
-        """Brings the states to where a batch starts.
+    def move_to(
+        self, begin: Offsets, listing: Listing, limits: Limits
+    ) -> tuple[list[SplitState], list[SplitState]]:
+        """Brings the states to where a batch begins.
 
         Returns:
-            Those of the splits that the batch may read, and of those that are `held`. In a run with targets,
+            Those of the splits that the batch may read, and those of `held` ones. In a run with targets,
             splits at their target are left out.
 
         Raises:
             DataLossError, ServiceError: as `Planner.tips`.
         """
         is_settled = self._targets is None and not self.wants_targets
-        if is_settled and self._base is base and self._reach.lineage is listing.lineage:
-            return list(self.states.values())
-        self._base = base
-        self._reach = self._within_reach(listing.lineage, base.drained)
-        states = {split.id: self._state_of(split, base.position(split.id)) for split in self._reach.splits}
+        if not (is_settled and self._begin is begin and self._listing is listing):
+            self._update(begin, listing, limits)
+        left = list(self.states.values())
+        if self._targets is not None:  # splits that opened later have none, and are left to the next run
+            left = [state for state in left if state.target not in (None, state.position)]
+        readable = [state for state in left if state.split.id not in self.held]
+        return readable, [state for state in left if state.split.id in self.held]
+
+    def _update(self, begin: Offsets, listing: Listing, limits: Limits) -> None:
+        if self._listing is not listing or self._drained != begin.drained:
+            self._listing, self._drained = listing, begin.drained
+            self._within_reach = within_reach(listing.splits, self._drained)
+            self.held = held_back(self._within_reach, self._max_family)
+        self._begin = begin
+        states = {split.id: self._state_of(split, begin.position(split.id)) for split in self._within_reach}
         self.states = states
         if self.wants_targets:
-            self._targets = self._find_targets(states, base, listing, limits)
+            self._targets = self._find_targets(states, begin, listing, limits)
             self.wants_targets = False  # not before: the search may fail
-        if self._targets is None:
-            return list(states.values())
-        for split_id, state in states.items():
-            if state.target is None and split_id in self._targets:
-                state.stop_at(self._targets[split_id])
-        # Splits that opened later have no target, and are left to the next run.
-        return [state for state in states.values() if state.target not in (None, state.position)]
+        for split, state in states.items():
+            if self._targets is not None and state.target is None and split in self._targets:
+                state.stop_at(self._targets[split])
 
-    def _within_reach(self, lineage: Lineage, drained: frozenset[SplitId]) -> _WithinReach:
-        """It stays the same until another listing, or the end of a split."""
-        if self._reach.lineage is lineage and self._reach.drained == drained:
-            return self._reach
-        splits = lineage.within_reach(drained)
-        return _WithinReach(lineage, drained, splits, held_back(splits, self._max_family))
+    def end_positions(
+        self, begin: Offsets, ends: Mapping[SplitId, After | Closed], listing: Listing, now: int
+    ) -> dict[SplitId, Position]:
+        """All positions at the end of a batch, with hints, without drained splits that expired long ago.
+
+        Args:
+            begin: where the batch begins.
+            ends: where it ends in the splits that advance.
+            now: the service's time (microseconds).
+        """
+        with_hints = {split: self.states[split].end_with_hints(end) for split, end in ends.items()}
+        positions = self.with_hints({**begin.positions, **with_hints})
+        for split, position in list(positions.items()):
+            if not isinstance(position, Closed):
+                continue
+            unlisted_at = None if split in listing.splits else position.unlisted_at or now
+            if unlisted_at is not None and now - unlisted_at >= listing.retention[split.stream]:
+                del positions[split]  # its last record has expired
+            else:
+                # The hint is about the batch that has read the split to its end.
+                caught_up_at = position.start_caught_up_at if split in ends else None
+                positions[split] = Closed(caught_up_at, unlisted_at)
+        return positions
+
+    def with_hints(self, positions: Mapping[SplitId, Position]) -> dict[SplitId, Position]:
+        """`positions`, where a split did not advance with the instant at which it was last caught up."""
+        return {
+            split: self.states[split].unchanged_with_hints(position) if split in self.states else position
+            for split, position in positions.items()
+        }
+
+    def found_starts(self, begin: Offsets, ends: Collection[SplitId]) -> dict[SplitId, Position]:
+        """By split, the first record found at or after the time at which the batch begins there.
+
+        Tasks start at that record where the log cannot seek by time.
+        """
+        return {
+            split: before(number)
+            for split in ends
+            if is_by_time(begin.position(split)) and (number := self.states[split].first_number)
+        }
 
     def _find_targets(
-        self, states: dict[SplitId, SplitState], base: Offsets, listing: Listing, limits: Limits
+        self, states: dict[SplitId, SplitState], begin: Offsets, listing: Listing, limits: Limits
     ) -> Mapping[SplitId, After | Closed]:
         """The tips of all splits as of now, also of those whose parents have to be read before them."""
         fresh = [
-            self._new_state(split, base.position(split_id))
+            self._new_state(split, begin.position(split_id))
             for split_id, split in listing.splits.items()
-            if not isinstance(base.position(split_id), Closed)
+            if not isinstance(begin.position(split_id), Closed)
         ]
         targets = self._planner.tips(fresh)
         # What a fresh state has found need not be read again.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sluice.source.model.offsets import Position
 from sluice.source.model.splits import Split, SplitId
@@ -86,21 +85,6 @@ class SubscriptionTracker:
                 state.reset()
         if max_drift is not None:
             _leave_holding_back(states, max_drift)
-
-    def ended_unlisted(self, states: Mapping[SplitId, SplitState], listed: Container[SplitId]) -> list[Split]:
-        """Splits that are not listed any more, but whose subscriptions have brought all their records."""
-        if self._subscriptions is None:
-            return []
-        splits = []
-        for split_id, state in states.items():
-            if split_id in listed:
-                continue
-            progress = self._subscriptions.progress(split_id, state.position)
-            if progress is not None and progress.has_ended:
-                points, split = progress.cut_points, state.split
-                last = points[-1].number if points else split.starting_sequence
-                splits.append(replace(split, ending_sequence=split.ending_sequence or last))
-        return splits
 
     def _is_stalled(self, state: SplitState, progress: SubscriptionProgress) -> bool:
         if progress.cut_points or progress.is_at_tip or progress.has_ended:

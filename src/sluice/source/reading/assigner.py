@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sluice.source.model.offsets import SplitRange
-from sluice.source.model.splits import SplitId
+from sluice.source.model.splits import families
 
 __all__ = ["assign_ranges"]
 
@@ -26,28 +26,10 @@ def assign_ranges(
     count = max(-(-len(ranges) // per_task), least)
     tasks: list[list[SplitRange]] = [[] for _ in range(count)]
     smallest = [(0, number) for number in range(count)]  # a heap
-    for family in sorted(_families(ranges), key=len, reverse=True):
+    by_split = {each.split: each for each in ranges}
+    found = families({each.split: each.parents for each in ranges})
+    for family in sorted(found, key=len, reverse=True):
         size, number = smallest[0]
-        tasks[number].extend(family)
+        tasks[number].extend(by_split[split] for split in family)
         heapq.heapreplace(smallest, (size + len(family), number))
     return [tuple(task) for task in tasks if task]
-
-
-def _families(ranges: Sequence[SplitRange]) -> list[list[SplitRange]]:
-    by_split = {each.split: each for each in ranges}
-    group_of: dict[SplitId, list[SplitRange]] = {}
-    for each in _parents_first(by_split):
-        groups = {id(group_of[p]): group_of[p] for p in each.parents if p in group_of}
-        merged = [member for group in groups.values() for member in group] + [each]
-        group_of |= dict.fromkeys((member.split for member in merged), merged)
-    return list({id(group): group for group in group_of.values()}.values())
-
-
-def _parents_first(ranges: Mapping[SplitId, SplitRange]) -> list[SplitRange]:
-    placed: dict[SplitId, SplitRange] = {}
-    left = list(ranges.values())
-    while left:
-        ready = [r for r in left if all(p in placed or p not in ranges for p in r.parents)]
-        placed |= {each.split: each for each in ready}
-        left = [each for each in left if each.split not in placed]
-    return list(placed.values())

@@ -72,8 +72,5 @@ class Subscriptions(Protocol):
         between may have expired, and polling decides whether they were lost.
         """
 
-    def is_subscribed(self, split: SplitId) -> bool:
-        """Whether a split has a subscription that has not failed, though it may be silent for the moment."""
-
     def close(self) -> None:
         """Ends the subscriptions."""

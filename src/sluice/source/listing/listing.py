@@ -1,0 +1,304 @@
+"""Which splits exist: lists them, and lists them again when that is due (FLIP-27's split discovery).
+
+A split exists if the last listing has it, or an earlier one of this run had it and the service, asked for the
+split itself, does not say that it is gone: listings are only eventually consistent.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass
+
+from sluice.errors import ServiceError
+from sluice.instants import MICROS_PER_SECOND
+from sluice.source.logs.stream_log import StreamInfo, is_gone
+from sluice.source.model.splits import ALL_HASH_KEYS, Split, SplitId
+from sluice.source.probing.probe import Probe
+
+__all__ = ["Lister", "Listing"]
+
+_log = logging.getLogger(__name__)
+
+_LISTING_DELAY = 60 * MICROS_PER_SECOND
+"""How long a split may exist before listings have it (microseconds)."""
+_LONGEST_WAIT = 3.0
+"""Seconds that planning waits for a listing if it has an older one. A listing takes some 50 ms; while the
+service refuses it, its retries take half a minute."""
+_SHORTEST_INTERVAL = 0.5
+"""Seconds between two listings, at least. For some seconds the service may give the same stale listing."""
+_RELISTING_PAUSE = 2.0
+"""Seconds between two listings while planning waits for splits that exist and are not listed."""
+_WARNING_INTERVAL = 30.0
+"""Seconds between two warnings that it does."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The splits that exist, and their streams.
+
+    Attributes:
+        splits: by id.
+        infos: by stream.
+        begun_at: when splits began to be listed (microseconds), by the service's clock. Its answers had told
+            the time by then.
+        is_incomplete: whether the splits show that others are missing.
+    """
+
+    splits: Mapping[SplitId, Split]
+    infos: Mapping[str, StreamInfo]
+    begun_at: int
+    is_incomplete: bool
+
+    @property
+    def at(self) -> int:
+        """An instant (microseconds): every split that existed then is listed, or has expired."""
+        return self.begun_at - _LISTING_DELAY
+
+    @property
+    def created(self) -> Mapping[str, int]:
+        """By stream, when it was created (microseconds)."""
+        return {name: info.created for name, info in self.infos.items()}
+
+    @property
+    def retention(self) -> Mapping[str, int]:
+        """By stream, for how long it keeps records (microseconds)."""
+        return {name: int(info.retention * MICROS_PER_SECOND) for name, info in self.infos.items()}
+
+
+class Lister:
+    """Owns the listing of splits. Used by one thread.
+
+    The first listing is waited for. Later ones are made in a thread beside planning, which goes on with the
+    last listing while the service refuses to list, or is silent.
+
+    Args:
+        probe: its log is asked, by its clock. A stream that is missing is no error while an older listing is
+            known, unless the query has to fail on data loss.
+        streams: their names.
+        interval: how old a listing may become (seconds).
+        map_splits: as `map`, maybe side by side. After scaling, hundreds of parents expire.
+        longest_wait: how long `current` waits for a listing if an older one is known (seconds).
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        streams: Sequence[str],
+        interval: float,
+        *,
+        map_splits: Callable[[Callable[[SplitId], bool], Iterable[SplitId]], Iterable[bool]] = map,
+        longest_wait: float = _LONGEST_WAIT,
+    ) -> None:
+        self._log = probe.log
+        self._streams = streams
+        self._interval = interval
+        self._fail_on_missing = probe.data_loss.fail
+        self._settings = probe.settings
+        self._clock = probe.settings.clock
+        self._map = map_splits
+        self._longest_wait = longest_wait
+        self._infos: dict[str, StreamInfo] = {}  # of the streams as they were described last
+        self._listing: Listing | None = None
+        self._pending: Future[Listing] | None = None
+        self._answered_at = -math.inf
+        self._pause = interval  # until the next listing
+        self._is_stale = False  # since the last listing was begun
+        self._failing_since: float | None = None
+
+    def list_splits(self) -> Listing:
+        """Lists the splits of all streams now.
+
+        Raises:
+            ServiceError: a stream does not exist, or the service does not answer.
+        """
+        self._pending, self._is_stale = None, False
+        return self._accept(self._ask())
+
+    def current(self) -> Listing:
+        """The last listing; a new one where that is too old, stale or missing, and a new one can be had soon.
+
+        Raises:
+            ServiceError: as `list_splits`, if there is no older listing, or the error will not pass.
+        """
+        listing = self._listing
+        if listing is None:
+            return self.list_splits()
+        if self._pending is None:
+            if self._clock() < self._answered_at + (_SHORTEST_INTERVAL if self._is_stale else self._pause):
+                return listing
+            self._pending, self._is_stale = _in_background(self._ask), False
+        wait = self._longest_wait if self._failing_since is None else 0.0
+        # Not by the timeout of `result`: since Python 3.11 a TimeoutError of the log looks the same.
+        if not wait_for((self._pending,), wait).done:
+            self._go_on(f"no answer in {wait:g} s")
+            return listing
+        pending, self._pending = self._pending, None
+        try:
+            return self._accept(pending.result())
+        except (ServiceError, TimeoutError) as error:
+            # The splits of the last listing can be read meanwhile.
+            if isinstance(error, ServiceError) and not self._will_pass(error):
+                raise
+            self._go_on(str(error) or type(error).__name__)
+            self._answered_at, self._pause = self._clock(), self._interval
+            return listing
+
+    def mark_stale(self) -> None:
+        """Makes `current` list again: a split is gone, or has ended and its children have to be found."""
+        self._is_stale = True
+
+    def complete(
+        self, find_missing: Callable[[Listing], Collection[SplitId]], tries: int | None = None
+    ) -> Listing:
+        """Lists until no split is missing that exists.
+
+        Args:
+            find_missing: the splits that a listing lacks. Those that the service says are gone are not waited
+                for.
+            tries: how often splits are listed again, also because the listing itself shows that some are
+                missing. None: as often as it takes, for the missing ones alone.
+        """
+        next_warning = -math.inf
+        while True:
+            listing = self.current()
+            missing = sorted(find_missing(listing))
+            gone = self._map(self._is_gone, missing)
+            left = [split for split, is_gone_now in zip(missing, gone, strict=True) if not is_gone_now]
+            if tries == 0 or not (left or (tries and listing.is_incomplete)):
+                return listing
+            if tries is not None:
+                tries -= 1
+            elif self._clock() >= next_warning:
+                next_warning = self._clock() + _WARNING_INTERVAL
+                _log.warning(
+                    "%s: not listed, though not read to the end; nothing is read until all are listed, or "
+                    "known to be gone; listing shards again every %g s",
+                    ", ".join(map(str, left)),
+                    _RELISTING_PAUSE,
+                )
+            self._settings.pause(_RELISTING_PAUSE if left else _SHORTEST_INTERVAL)
+            self.mark_stale()
+
+    def _is_gone(self, split: SplitId) -> bool:
+        return is_gone(self._log, split)
+
+    def _will_pass(self, error: ServiceError) -> bool:
+        return error.retryable or (error.missing and not self._fail_on_missing)
+
+    # --- asking the service, maybe in a thread ----------------------------------------------------------
+
+    def _ask(self) -> Listing:
+        for stream in self._streams:
+            if stream not in self._infos:
+                self._infos[stream] = self._log.describe(stream)
+        begun_at = self._log.server_time()  # not before: the first answers tell the time of the service
+        splits = {split.id: split for stream in self._streams for split in self._list(stream)}
+        known = {} if self._listing is None else self._listing.splits
+        # Only now: the splits may show that the stream is another one.
+        for stream in _made_anew(known, splits):
+            self._infos[stream] = self._log.describe(stream)
+        created = {} if self._listing is None else self._listing.created
+        unlisted = [
+            split
+            for split in known.keys() - splits.keys()
+            if created[split.stream] == self._infos[split.stream].created and not self._is_gone(split)
+        ]
+        splits |= {split: known[split] for split in unlisted}
+        # An open split that is not listed any more is taken for a closed one: its children are not known yet.
+        is_incomplete = _lacks_some(self._streams, splits.values()) or not all(
+            known[split].is_closed for split in unlisted
+        )
+        return Listing(splits, dict(self._infos), begun_at, is_incomplete)
+
+    def _list(self, stream: str) -> Sequence[Split]:
+        try:
+            return self._log.list_splits(stream)
+        except ServiceError as error:
+            if error.missing:  # the next stream of that name is another one
+                self._infos.pop(stream)
+            raise
+
+    # --- what became of it ------------------------------------------------------------------------------
+
+    def _accept(self, listing: Listing) -> Listing:
+        was_incomplete = self._listing is not None and self._listing.is_incomplete
+        if listing.is_incomplete:  # soon, then at longer and longer intervals
+            self._pause = min(self._interval, 2 * self._pause if was_incomplete else _SHORTEST_INTERVAL)
+        else:
+            self._pause = self._interval
+        self._listing = listing
+        self._answered_at = self._clock()
+        if self._failing_since is not None:
+            failed_for = self._clock() - self._failing_since
+            _log.info("shards of %s are listed again, after %.0f s", ", ".join(self._streams), failed_for)
+            self._failing_since = None
+        return listing
+
+    def _go_on(self, why: str) -> None:
+        """Goes on with the last listing, and says so once."""
+        if self._failing_since is None:
+            self._failing_since = self._clock()
+            _log.warning(
+                "shards of %s could not be listed; reading those known until they can, next listing every "
+                "%g s: %s",
+                ", ".join(self._streams),
+                self._interval,
+                why,
+            )
+
+
+def _made_anew(known: Mapping[SplitId, Split], splits: Mapping[SplitId, Split]) -> set[str]:
+    """Streams whose splits show that they were made anew: the same ids begin elsewhere, or all are new.
+
+    ``DescribeStreamSummary`` is limited to 20 calls a second for the whole account, so a run asks once.
+    """
+    both = known.keys() & splits.keys()
+    changed = {s.stream for s in both if known[s].starting_sequence != splits[s].starting_sequence}
+    return changed | ({split.stream for split in known} - {split.stream for split in both})
+
+
+def _lacks_some(streams: Iterable[str], splits: Collection[Split]) -> bool:
+    """Whether splits show that others of the streams are missing: listings are eventually consistent.
+
+    Children take over all hash keys of their parents, so a closed split shows that they are missing. A
+    parent may be missing, too, or all splits: then hash keys are.
+    """
+    ranges: dict[str, list[tuple[int, int]]] = {stream: [] for stream in streams}
+    children: dict[SplitId, list[tuple[int, int]]] = {}
+    for split in splits:
+        ranges.setdefault(split.id.stream, []).append(split.hash_range)
+        for parent in split.parent_ids:
+            children.setdefault(parent, []).append(split.hash_range)
+    has_hole = not all(_cover(each, ALL_HASH_KEYS) for each in ranges.values())
+    return has_hole or any(
+        split.is_closed and not _cover(children.get(split.id, ()), split.hash_range) for split in splits
+    )
+
+
+def _cover(parts: Iterable[tuple[int, int]], whole: tuple[int, int]) -> bool:
+    """Whether ranges of hash keys together cover another one."""
+    first, last = whole
+    for low, high in sorted(parts):
+        if low > first:
+            return False
+        first = max(first, high + 1)
+    return first > last
+
+
+def _in_background(ask: Callable[[], Listing]) -> Future[Listing]:
+    """Asks in a thread that ends with the process, however long the service is silent."""
+    answer: Future[Listing] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="sluice-discovery", daemon=True).start()
+    return answer
