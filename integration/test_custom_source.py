@@ -6,15 +6,19 @@ import gc
 import importlib
 import itertools
 import json
+import os
 import re
 import sys
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import boto3
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -26,7 +30,8 @@ from integration.support.replay_driver import HALF, WRITTEN, DriverPlan
 from integration.support.servers import Server
 from integration.support.source_driver import FILE_ROWS, MODULES
 from integration.support.spark import SPARK_VERSION
-from sluice.source import Limits
+from sluice.options import TEXT, Option, OptionValues
+from sluice.source import Limits, LogSource, PositionLog, Split, SplitId, ValueRecord
 from sluice.testing import QueryRunner, Subject, check_history
 
 DRIVER = "integration.support.source_driver"
@@ -188,6 +193,78 @@ def test_files_in_spark(spark: SparkSession, modules: Path, tmp_path: Path, chec
         assert found == [FILE_ROWS] * 3
     cloudpickle.unregister_pickle_by_value(code)  # type: ignore[no-untyped-call]
     del modules
+
+
+class Numbers(PositionLog):
+    """Four splits of a hundred numbers. It breaks if two threads call it at a time, or one when it is closed.
+
+    Each leaves a file behind, which tells whether it was closed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / f"{os.getpid()} {id(self)} open"
+        self.file.touch()
+        self.turn = threading.Lock()
+
+    def list_splits(self, stream: str) -> Sequence[Split]:
+        return [Split(SplitId(stream, str(number))) for number in range(4)]
+
+    def bounds(self, _: SplitId) -> tuple[int, int]:
+        if not (self.file.exists() and self.turn.acquire(blocking=False)):
+            raise RuntimeError(f"{threading.current_thread().name} is not alone: {self.file}")
+        time.sleep(0.002)  # the others would come in between
+        self.turn.release()
+        return 0, 100
+
+    def read(self, split: SplitId, number: int, limit: int) -> tuple[Sequence[Any], int]:
+        end = min(self.bounds(split)[1], number + limit)
+        return [ValueRecord(str(n), 1, n) for n in range(number, end)], end
+
+    def close(self) -> None:
+        self.file.rename(str(self.file).replace("open", "closed"))
+
+
+class NumbersSource(LogSource):
+    """Opens one of `Numbers` for each task."""
+
+    name = "four-numbers"
+    OPTIONS = (Option("directory", TEXT, None, "Where logs leave their files.", required=True),)
+    page_limit = 30
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    @classmethod
+    def from_options(cls, values: OptionValues) -> NumbersSource:
+        return cls(values.require(cls.OPTIONS[0]))
+
+    def schema(self) -> str:
+        return "split string, number long"
+
+    def create_log(self, pause: Callable[[float], None]) -> Numbers:
+        del pause
+        return Numbers(Path(self.directory))
+
+    def open_task(self, pause: Callable[[float], None]) -> Numbers:
+        return self.create_log(pause)
+
+    def to_record_batch(self, split: SplitId, records: Sequence[ValueRecord]) -> pa.RecordBatch:
+        numbers = pa.array([each.value for each in records], pa.int64())
+        return pa.record_batch({"split": pa.array([split.shard] * len(records)), "number": numbers})
+
+
+def test_one_log_serves_a_task_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Of four splits in two tasks, a thread at a time. Each log is closed."""
+    code = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(code)  # type: ignore[no-untyped-call]
+    spark.dataSource.register(sluice.data_source(NumbersSource))
+    reader = spark.read.format("four-numbers").options(directory=str(tmp_path), splitsPerTask="2")
+    rows = reader.load().collect()
+    assert sorted((row.split, row.number) for row in rows) == [
+        (str(s), n) for s in range(4) for n in range(100)
+    ]
+    assert sorted(file.name.rpartition(" ")[2] for file in tmp_path.iterdir()) == ["closed"] * 3
+    cloudpickle.unregister_pickle_by_value(code)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.soak(seconds=100)

@@ -139,8 +139,9 @@ class StreamLog(ABC):
 
     Errors are `sluice.errors.ServiceError`, whose attributes say what to make of them: ``missing`` (the split
     or stream), ``invalid_argument`` (the sequence number), ``expired_iterator``, ``throttling``,
-    ``retryable``. A call that is throttled or retryable is made again for ``readRetryDuration``: a log need
-    not retry itself. All other errors end the query.
+    ``retryable``. A read that is throttled or retryable is repeated for ``readRetryDuration``. A listing that
+    fails is repeated after ``splitDiscoveryInterval``, but the first one of a query ends it. All other errors
+    end the query, too.
 
     Attributes:
         is_thread_safe: whether several threads may call the methods at the same time.
