@@ -4,59 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
-from integration.model import KinesisModel, Laws, ManualClock, ModelLog
 
-from sluice.kinesis.source import KinesisSource
 from sluice.source import SplitId
-from sluice.source.log_source import LogSource
-from sluice.source.logs.stream_log import Record, StreamLog
-from sluice.source.model.read_figures import ReadFigures
-from sluice.source.planning.enumerator import StreamEnumerator
-from sluice.source.probing.probe import ProbeSettings
+from sluice.source.logs.stream_log import Record
 from sluice.source.settings import Limits
-from sluice.source.state.subscriptions import Subscriptions
 from sluice.testing import MemoryLog, MemorySource, QueryRunner, Subject, check_history, histories
 
 RESHARDS = ("split", "merge")
 
 
-class ModelKinesis(KinesisSource):
-    """The source of Kinesis over the strict model of the service, by whose clock it reads."""
-
-    log: ClassVar[ModelLog]
-
-    def create_log(self, pause: Callable[[float], None]) -> StreamLog:  # type: ignore[override]
-        del pause
-        return self.log
-
-    def create_counting_log(  # type: ignore[override]
-        self, pause: Callable[[float], None], figures: ReadFigures
-    ) -> StreamLog:
-        del pause, figures
-        return self.log
-
-    def create_enumerator(
-        self, *, subscriptions: Subscriptions | None = None, figures: ReadFigures | None = None
-    ) -> StreamEnumerator:
-        del figures
-        return LogSource.create_enumerator(self, subscriptions=subscriptions)
-
-    def create_coordinator(self) -> Any:
-        return LogSource.create_coordinator(self)
-
-    def plan_bounded(self) -> Any:
-        return LogSource.plan_bounded(self)
-
-    def probe_settings(self) -> ProbeSettings:
-        return ProbeSettings(pause=self.log.sleep, clock=self.log.monotonic)
-
-
-def reshards(log: MemoryLog | ModelLog) -> dict[str, Callable[[int], None]]:
+def reshards(log: MemoryLog) -> dict[str, Callable[[int], None]]:
     def opened() -> list[SplitId]:
         shards = [shard for shard in log.shards.values() if shard.ending_sequence is None]
         return [shard.id for shard in sorted(shards, key=lambda shard: shard.hash_range)]
@@ -95,30 +57,6 @@ def memory_subject(source: type[MemorySource] = MemorySource, *, empty_every: in
     )
 
 
-def kinesis_subject(seed: int) -> Subject:
-    laws = Laws(retention=False, shards_expire=False)
-    log = ModelKinesis.log = ModelLog(KinesisModel(laws, ManualClock(), seed))
-    log.create("s", 2)
-    put: list[Record] = []
-
-    def put_some(count: int) -> None:
-        for _ in range(count):
-            put.append(log.put("s", f"key-{len(put)}"))
-            log.pass_time(0.01)
-
-    return Subject(
-        ModelKinesis,
-        {"streamName": "s", "region": "eu-west-1", "startingPosition": "TRIM_HORIZON"},
-        put_some,
-        lambda: (record.sequence_number for record in put),
-        lambda row: row["sequenceNumber"],
-        lambda row: row["shardId"],
-        lambda row: int(row["sequenceNumber"]),
-        reshards(log),
-        log.pass_time,
-    )
-
-
 @settings(max_examples=15, deadline=None)
 @given(history=histories(events=RESHARDS))
 @example(history=[("put", 300), ("batch", Limits(records=40), True), ("event", "split", 0), ("put", 50)])
@@ -150,13 +88,6 @@ def test_a_log_that_cannot_search_by_time_passes(history: list[tuple[Any, ...]])
 
     WithoutTimes.log.get_iterator = refusing  # type: ignore[method-assign]
     check_history(subject, history)
-
-
-@settings(max_examples=5, deadline=None)
-@given(history=histories(events=RESHARDS))
-def test_kinesis_passes(history: list[tuple[Any, ...]]) -> None:
-    """By the strict model."""
-    check_history(kinesis_subject(7), history)
 
 
 class Forgets(MemorySource):
