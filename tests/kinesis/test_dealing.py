@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluice import spark_settings
 from sluice.kinesis.log import dealing
 from sluice.kinesis.source import KinesisSource
 from sluice.source.model.offsets import HORIZON, After, Closed, Position, SplitRange
@@ -89,15 +88,3 @@ def test_what_the_user_says_counts() -> None:
     """Cores and records do not."""
     assert tasks(ranges(16), 8, shardsPerTask="16") == [16]
     assert tasks(ranges(16, 1), 2, shardsPerTask="4") == [4] * 4
-
-
-def test_parents_and_children_stay_together() -> None:
-    """However many cores there are."""
-    child = SplitRange(split(9), HORIZON, After("9"), parents=(split(0),))
-    assert tasks([*ranges(2), child], 8) == [2, 1]
-
-
-def test_the_cores_are_those_of_the_process() -> None:
-    """Spark's JVM is asked once. There is none here."""
-    assert spark_settings.cores_for_tasks() is None
-    assert spark_settings.cores_for_tasks.cache_info().currsize == 1

@@ -21,7 +21,7 @@ from sluice.errors import ServiceError
 from sluice.kinesis.log.client import KinesisLog, kinesis_calls
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.retry import Backoff, Retrier
-from sluice.source.logs.stream_log import IteratorStart, Record, StreamInfo, StreamLog
+from sluice.source.logs.stream_log import IteratorStart, Record, StreamInfo
 from sluice.source.model.read_figures import ReadFigures, SplitFigures
 from sluice.source.model.splits import Split, SplitId
 
@@ -103,12 +103,6 @@ def test_the_error_names_the_region_and_the_nearest_stream(names: Any, hint: str
 # --- requests and answers -----------------------------------------------------------------------------
 
 
-def test_it_is_a_stream_log() -> None:
-    """The type checker compares it with the protocol of `sluice.source`."""
-    log: StreamLog = Service(EMPTY_PAGE).log
-    assert log.get_records(SHARD, "it", 1).records == []
-
-
 def test_describe_gives_identity_and_retention() -> None:
     """Creation time in microseconds, retention in seconds."""
     summary = {
@@ -173,14 +167,6 @@ def test_a_listing_starts_over_when_its_token_expired() -> None:
         {"Shards": [shard(1)]},
     )
     assert [split.id.shard for split in service.log.list_splits("orders")] == ["shardId-0", "shardId-1"]
-
-
-def test_a_listing_does_not_start_over_for_ever() -> None:
-    """Tokens that always expire end in an error."""
-    service = Service(refusal("ExpiredNextTokenException"))
-    with pytest.raises(ServiceError, match="ExpiredNextTokenException"):
-        service.log.list_splits("orders")
-    assert len(service.calls) == 3
 
 
 @pytest.mark.parametrize(
@@ -447,15 +433,6 @@ def test_a_lasting_error_is_raised_at_once(code: str, attribute: str) -> None:
     assert len(service.calls) == 1
 
 
-def test_describe_shares_the_backoff_of_list_shards() -> None:
-    """It has no options of its own."""
-    service = Service(refusal("InternalFailure", status=500))
-    service.log._calls._endpoint_state().reached = True
-    with pytest.raises(ServiceError):
-        service.log.describe("orders")
-    assert len(service.calls) == 1 + BACKOFFS["ListShards"].max_retries
-
-
 LISTINGS: list[Callable[[KinesisLog], object]] = [
     lambda log: log.describe("orders"),
     lambda log: log.list_splits("orders"),
@@ -475,18 +452,6 @@ def test_a_query_that_starts_waits_while_listings_are_throttled(
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
     assert warnings[0].startswith("throttled; trying for up to 900 s, next in 0.800 s: ")
-
-
-def test_another_failure_among_refusals_is_retried() -> None:
-    """Refusals have used up no retries."""
-    refused = [refusal("LimitExceededException") for _ in range(20)]
-    lost = sdk.ConnectionClosedError(endpoint_url=URL, error=OSError("reset"))
-    service = Service(*refused, lost, lost, *refused, lost, {"Shards": [shard(0)]})
-    assert len(service.log.list_splits("orders")) == 1
-
-    service.left = [*refused, *[lost] * 4, answer({"Shards": [shard(0)]})]
-    with pytest.raises(ServiceError, match="reset"):
-        service.log.list_splits("orders")
 
 
 @pytest.mark.parametrize("ask", LISTINGS)
@@ -546,14 +511,6 @@ def test_an_endpoint_that_was_reached_once_gets_all_retries() -> None:
     assert len(again.calls) == 1 + BACKOFFS["ListShards"].max_retries
 
 
-def test_an_endpoint_that_another_process_reached_gets_all_retries() -> None:
-    """A task in a new worker reads what the driver has planned: the endpoint is not mistyped."""
-    service = Service(refused_connection(), is_endpoint_known=True)
-    with pytest.raises(ServiceError):
-        service.log.get_iterator(SHARD, IteratorStart("TRIM_HORIZON"))
-    assert len(service.calls) == 1 + BACKOFFS["GetShardIterator"].max_retries
-
-
 def test_an_endpoint_of_sts_that_was_never_reached_fails_soon_too() -> None:
     """The error names the endpoint of STS, which is not the one that was called."""
     service = Service(EMPTY_PAGE)
@@ -588,19 +545,6 @@ def test_the_clock_is_never_ahead_of_the_service(ahead: float, expected: float) 
     assert service.log.server_time() == round(NOW * 1_000_000)
     service.log.get_records(SHARD, "it", 1)
     assert service.log.server_time() == round((NOW + expected) * 1_000_000)
-
-
-def test_error_answers_show_the_clock_as_well() -> None:
-    """They have the same header."""
-    refused = answer(
-        {"__type": "InvalidArgumentException", "message": "Timestamp cannot be in the future"},
-        400,
-        {"date": formatdate(NOW - 30, usegmt=True)},
-    )
-    service = Service(refused)
-    with pytest.raises(ServiceError):
-        service.log.get_iterator(SHARD, IteratorStart("AT_TIMESTAMP", timestamp=0))
-    assert service.log.server_time() == round((NOW - 30) * 1_000_000)
 
 
 @pytest.mark.parametrize("ahead", [-1.9, -0.5, -0.05, 0.0, 0.4, 1.7, 300.0])
@@ -656,11 +600,3 @@ def test_a_slow_answer_does_not_move_the_clock() -> None:
     service.transport._answer = slow
     service.log.get_records(SHARD, "it", 1)
     assert service.log.server_time() == round(service.now * 1_000_000)
-
-
-@pytest.mark.parametrize("date", ["", "yesterday"])
-def test_a_bad_date_is_ignored(date: str) -> None:
-    """Not every emulator or proxy dates its answers."""
-    service = Service(answer(EMPTY_PAGE, headers={"date": date}))
-    service.log.get_records(SHARD, "it", 1)
-    assert service.log.server_time() == round(NOW * 1_000_000)

@@ -21,90 +21,51 @@ SPLIT = SplitId("clicks", "shardId-000000000000")
 AGENT = Address("127.0.0.1", 7, b"secret", b"start")
 
 
-@pytest.mark.parametrize(
-    ("options", "is_streaming", "agent", "expected"),
-    [
-        pytest.param({}, True, "reachable", PublisherCursor, id="the agent has a subscription"),
-        pytest.param({}, True, None, Cursor, id="the agent will subscribe"),
-        pytest.param({}, True, "unreachable", Cursor, id="this host does not reach the agent"),
-        pytest.param({"subscribeToShardFallback": "fail"}, True, None, PublisherCursor, id="may not poll"),
-        pytest.param({"agent": "none"}, True, None, PublisherCursor, id="no agents"),
-        pytest.param({}, False, None, PublisherCursor, id="a batch read has no agents"),
-    ],
-)
-def test_a_task_subscribes_only_where_no_agent_does(
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, str],
-    is_streaming: bool,
-    agent: str | None,
-    expected: type[Cursor],
-) -> None:
-    """A shard has one subscription per consumer: a task's would end the agent's, so the task polls."""
-    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address, _recoveries: agent == "reachable")
-    base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
-    config = source_config_from_options(base | options)
-    agents = {} if agent is None else {SPLIT: AGENT}
-    assignment = FanOutAssignment({"clicks": ARN}, agents, is_streaming=is_streaming)
-    log = KinesisLog.of(config)
-    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
-
-    cursors = fanout_task.FanOutCursors(config, assignment, ReadTask(()))
-    cursor = cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)
-
-    assert type(cursor) is expected
+FAN_OUT = {"consumerName": "app"}
+MAY_NOT_POLL = {"subscribeToShardFallback": "fail"}
 
 
 @pytest.mark.parametrize(
-    ("options", "is_streaming", "agent", "expected"),
+    ("options", "agent", "expected"),
     [
-        pytest.param({"agent": "none"}, True, None, Cursor, id="no agents"),
-        pytest.param({}, False, None, Cursor, id="a batch read"),
-        pytest.param({}, True, "reachable", PublisherCursor, id="an agent has it"),
+        pytest.param(FAN_OUT, "reachable", PublisherCursor, id="the agent has a subscription"),
+        pytest.param(FAN_OUT, None, Cursor, id="the agent will subscribe"),
+        pytest.param(FAN_OUT, "unreachable", Cursor, id="this host does not reach the agent"),
+        pytest.param(FAN_OUT | MAY_NOT_POLL, None, PublisherCursor, id="may not poll"),
+        pytest.param(FAN_OUT | {"agent": "none"}, None, PublisherCursor, id="no agents"),
+        pytest.param(FAN_OUT | {"batch": ""}, None, PublisherCursor, id="a batch read has no agents"),
+        pytest.param({"agent": "driver"}, "reachable", PublisherCursor, id="an agent polls it"),
+        pytest.param({"agent": "driver"}, "unreachable", Cursor, id="this host does not reach the poller"),
+        pytest.param({"agent": "driver"}, None, Cursor, id="no agent polls it"),
+        # With speculation both attempts run, and the first would report another reader of the consumer.
+        pytest.param(FAN_OUT | {"agent": "none", "again": ""}, None, Cursor, id="a second attempt"),
+        pytest.param(FAN_OUT | {"batch": "", "again": ""}, None, Cursor, id="a second one, batch read"),
         pytest.param(
-            {"agent": "none", "subscribeToShardFallback": "fail"},
-            True,
+            FAN_OUT | {"again": ""}, "reachable", PublisherCursor, id="a second one, an agent has it"
+        ),
+        pytest.param(
+            FAN_OUT | MAY_NOT_POLL | {"agent": "none", "again": ""},
             None,
             PublisherCursor,
-            id="may not poll",
+            id="a second one that may not poll",
         ),
     ],
 )
-def test_a_second_attempt_does_not_take_the_shard_of_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, str],
-    is_streaming: bool,
-    agent: str | None,
-    expected: type[Cursor],
+def test_a_task_subscribes_only_where_nobody_else_does(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], agent: str | None, expected: type[Cursor]
 ) -> None:
-    """With speculation both run, and the first would report another reader of the consumer."""
-    monkeypatch.setattr(fanout_task, "is_reachable", lambda _address, _recoveries: True)
-    base = {"streamName": "clicks", "region": "us-east-1", "consumerName": "app"}
-    config = source_config_from_options(base | options)
-    assignment = FanOutAssignment(
-        {"clicks": ARN}, {} if agent is None else {SPLIT: AGENT}, is_streaming=is_streaming
-    )
-    log = KinesisLog.of(config)
-    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
-
-    cursors = fanout_task.FanOutCursors(config, assignment, ReadTask((), is_repeated=True))
-
-    assert type(cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)) is expected
-
-
-@pytest.mark.parametrize(
-    ("agent", "expected"), [("reachable", PublisherCursor), ("unreachable", Cursor), (None, Cursor)]
-)
-def test_a_task_polls_what_no_agent_polls_for_it(
-    monkeypatch: pytest.MonkeyPatch, agent: str | None, expected: type[Cursor]
-) -> None:
-    """Nor where this host does not reach the agent."""
+    """A shard has one subscription per consumer: a task's would end that of the agent, or of its twin."""
     monkeypatch.setattr(fanout_task, "is_reachable", lambda _address, _recoveries: agent == "reachable")
-    options = {"streamName": "clicks", "region": "us-east-1", "agent": "driver"}
-    config = source_config_from_options(options)
-    assignment = FanOutAssignment({}, {} if agent is None else {SPLIT: AGENT})
+    given = {"streamName": "clicks", "region": "us-east-1", **options}
+    is_repeated, is_batch = given.pop("again", None) is not None, given.pop("batch", None) is not None
+    config = source_config_from_options(given)
+    agents = {} if agent is None else {SPLIT: AGENT}
+    arns = {} if config.fan_out is None else {"clicks": ARN}
+    assignment = FanOutAssignment(arns, agents, is_streaming=not is_batch)
     log = KinesisLog.of(config)
     data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
 
-    cursors = fanout_task.FanOutCursors(config, assignment, ReadTask(()))
+    cursors = fanout_task.FanOutCursors(config, assignment, ReadTask((), is_repeated=is_repeated))
+    cursor = cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)
 
-    assert type(cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)) is expected
+    assert type(cursor) is expected

@@ -93,13 +93,6 @@ def test_what_was_probably_meant_is_said(text: str, hint: str) -> None:
         start("AT_TIMESTAMP", startingTimestamp=text)
 
 
-@pytest.mark.parametrize("text", ["1969-12-31", "2100-01-01T00:00:00Z"])
-def test_a_date_is_meant_however_far_away(text: str) -> None:
-    """Everything before, or everything after: nobody writes a year by mistake of the unit."""
-    assert isinstance(start("AT_TIMESTAMP", startingTimestamp=text), AtTimestamp)
-    assert isinstance(end("AT_TIMESTAMP", endingTimestamp=text), AtTimestamp)
-
-
 def test_words_in_any_case() -> None:
     """LATEST is the default; TRIM_HORIZON and AT_TIMESTAMP are known in any case."""
     assert source_config_from_options({"streamName": "orders"}).start == LATEST

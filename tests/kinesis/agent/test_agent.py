@@ -72,16 +72,6 @@ def test_subscriptions_wait_for_space_in_their_buffers(agent: Agent) -> None:
     assert manager._budget._limit == 5 * 2**20  # type: ignore[union-attr]
 
 
-def test_tasks_are_told_the_start_of_the_agent(agent: Agent) -> None:
-    """Their handshakes are bound to it. The next agent has another one, wherever it listens."""
-    host, port, start, _ = agent.place
-
-    assert (host, port) == (agent.server.address.host, agent.server.address.port)
-    assert start == agent.server.address.start
-    assert len(start) == 16
-    assert agent._shards._settings.server == agent.place  # type: ignore[union-attr]
-
-
 def test_an_agent_says_how_many_ranges_it_was_asked_for(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from random import Random
 
@@ -41,22 +40,6 @@ def test_one_busy_shard_may_hold_half_and_two_a_third_each() -> None:
     assert (one.held, two.held) == pytest.approx((233, 233), abs=10)
 
 
-def test_a_shard_that_holds_nothing_is_let_in_before_those_behind_it() -> None:
-    """Also where these need less, and would fit."""
-    budget = BufferBudget(LIMIT)
-    holder, large, small = Share(), Share(), Share()
-    assert has(budget, holder, 600)
-
-    assert not has(budget, large, 200)
-    assert not has(budget, small, 50)
-    budget.release(holder, 50)
-    assert large.wanted
-    assert small.wanted
-    budget.release(holder, 50)
-    assert not large.wanted
-    assert small.wanted  # seven eighths are full
-
-
 def test_a_shard_with_enough_is_no_hindrance() -> None:
     """Those behind it, which hold nothing, are let in where there is space."""
     budget = BufferBudget(LIMIT)
@@ -66,82 +49,6 @@ def test_a_shard_with_enough_is_no_hindrance() -> None:
 
     assert has(budget, other, 100)
     assert greedy.wanted
-
-
-def test_what_a_task_waits_for_is_let_in_at_once() -> None:
-    """Into the last eighth, and beyond the limit by one."""
-    budget = BufferBudget(LIMIT)
-    holders, awaited = [Share() for _ in range(7)], [Share() for _ in range(3)]
-    assert all(has(budget, holder, 100) for holder in holders)
-    for share in awaited:
-        assert not has(budget, share, 90)
-    assert budget.held == 700
-
-    for share in awaited:
-        budget.lend(share)
-    assert [bool(share.wanted) for share in awaited] == [False, False, True]
-    assert budget.held == 880
-
-    budget.release(awaited[1], 90, is_lent=True)
-    assert not awaited[2].wanted
-    budget.lend(holders[0])  # has requested nothing
-    assert budget.held == 880
-
-
-@pytest.mark.parametrize("size", [750, 5000])
-def test_an_event_that_is_larger_than_the_budget_is_let_in_alone(size: int) -> None:
-    """It would never be let in otherwise."""
-    budget = BufferBudget(LIMIT)
-    holder, large, later = Share(), Share(), Share()
-    assert has(budget, holder, 10)
-    assert not has(budget, large, size)
-    assert not has(budget, later, 10)
-
-    budget.release(holder, 10)
-    assert large.held == size
-    assert later.wanted
-    budget.release(large, size)
-    assert later.held == 10
-
-
-def test_what_a_task_waits_for_comes_beside_an_event_that_is_larger_than_the_budget() -> None:
-    """No task may wait for that one: it is behind the end of the batch, and stays until the batch is over."""
-    budget = BufferBudget(LIMIT)
-    large, first, second = Share(), Share(), Share()
-    assert has(budget, large, 5000)
-    for share in (first, second):
-        assert not has(budget, share, 900)
-        budget.lend(share)
-    assert (first.held, second.held) == (900, 0)
-
-    budget.release(first, 900, is_lent=True)
-    assert second.held == 900
-
-
-def test_a_share_that_is_closed_waits_for_nothing() -> None:
-    """What it was given before is there to be given back; those behind it are let in."""
-    budget = BufferBudget(LIMIT)
-    holder, leaving, later = Share(), Share(), Share()
-    assert has(budget, holder, 700)
-    budget.request(leaving, 700)
-    budget.request(later, 50)
-    waited: list[int] = []
-    thread = threading.Thread(target=lambda: waited.append(budget.wait(leaving)))
-    thread.start()
-    budget.release(holder, 100)
-    assert later.wanted
-
-    budget.close(leaving)
-    thread.join(60.0)
-
-    assert waited == [0]
-    assert not later.wanted
-    budget.request(leaving, 10)
-    assert budget.wait(leaving) == 0
-    budget.close(later)
-    assert budget.wait(later) == 50  # it was given before the end
-    budget.release(later, 50)
-    assert budget.held == 600
 
 
 @dataclass(eq=False)

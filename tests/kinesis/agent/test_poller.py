@@ -137,17 +137,6 @@ def test_the_first_page_is_small_and_the_next_one_waits() -> None:
     assert bench.pages.read_at == [0.0, 1.0]
 
 
-def test_a_shard_is_read_four_times_a_second() -> None:
-    """Whether it has records or not."""
-    log = new_log()
-    bench = Bench(log, report_every=0.0)
-    for _ in range(41):
-        put_to(log, S0, 1)
-        bench.next()
-
-    assert bench.pages.read_at[-1] - bench.pages.read_at[1] == pytest.approx(39 * 0.25)
-
-
 def test_pages_that_say_nothing_new_are_handed_out_now_and_then() -> None:
     """The planner has to know that the shard is read, but not four times a second."""
     log = new_log()
@@ -227,34 +216,6 @@ def test_records_that_expired_are_not_passed_over() -> None:
     with pytest.raises(ServiceError) as raised:
         bench.next()
     assert raised.value.code == INTEGRITY_PROBLEM
-
-
-def test_a_start_that_is_gone_ends_it() -> None:
-    log = new_log()
-    records = put_to(log, S0, 5)
-    log.trim(S0, 2)
-
-    with pytest.raises(ServiceError) as raised:
-        Bench(log, at(records[1])).next()
-    assert raised.value.code == INTEGRITY_PROBLEM
-
-
-def test_the_end_of_the_shard_is_the_last_event() -> None:
-    log = new_log()
-    records = put_to(log, S0, 5)
-    log.split(S0)
-    bench = Bench(log)
-    assert bench.until_idle() == numbers_of(records)
-
-
-@pytest.mark.parametrize("empty_every", [2, 3])
-def test_empty_pages_do_not_end_it(empty_every: int) -> None:
-    """They may come anywhere."""
-    log = new_log(empty_every=empty_every, page_size=2)
-    records = put_to(log, S0, 9)
-    bench = Bench(log)
-    while (head := bench.next()).numbers[-1:] != numbers_of(records[-1:]):
-        assert not head.has_ended
 
 
 def test_a_throttled_shard_is_read_more_rarely_and_goes_on() -> None:

@@ -16,8 +16,7 @@ from sluice.channels.channel import Address, Channel, connect
 from sluice.errors import ServiceError
 from sluice.kinesis.agent import range_server
 from sluice.kinesis.agent.range_server import ListenAt, RangeServer
-from sluice.kinesis.agent.shard_buffer import RangeUnavailable
-from sluice.kinesis.shared.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, encode
+from sluice.kinesis.shared.protocol import DONE, EVENT, JoinHub, ReadRange, encode
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
 
@@ -63,34 +62,6 @@ def test_an_answer_is_the_events_and_a_frame_that_says_done() -> None:
             assert frames(channel, 3) == [EVENT + b"one", EVENT + b"two", DONE]
 
     assert requests == [REQUEST, REQUEST]
-
-
-def test_an_answer_may_end_with_a_reason_instead() -> None:
-    """Events that were sent before are part of the range."""
-
-    def read(_request: ReadRange) -> Iterator[bytes]:
-        yield b"one"
-        raise RangeUnavailable("it was dropped")
-
-    with connected(read) as channel:
-        channel.send(encode(REQUEST))
-
-        assert frames(channel, 2) == [EVENT + b"one", UNAVAILABLE + b"it was dropped"]
-
-
-def test_an_agent_on_a_worker_host_joins_at_the_same_port() -> None:
-    """It proves the same secret as tasks do."""
-    joined = []
-
-    def join(channel: Channel, request: JoinHub) -> None:
-        joined.append(request)
-        channel.send(b"welcome")
-
-    with connected(join=join) as channel:
-        channel.send(encode(JOIN))
-        assert frames(channel, 1) == [b"welcome"]
-
-    assert joined == [JOIN]
 
 
 def test_an_agent_that_has_joined_keeps_no_task_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,16 +233,6 @@ def test_an_agent_takes_a_free_port_of_a_range() -> None:
             assert first < server.address.port <= first + 30
         with pytest.raises(OSError, match=f"no port from {first} to {first} is free"):
             RangeServer("127.0.0.1", SECRET, nothing, listen_at=ListenAt("127.0.0.1", (first, first)))
-
-
-def test_each_start_of_an_agent_is_another_one() -> None:
-    """What is bound to one of them is good for no other, though they may get the same port."""
-    starts = set()
-    for _ in range(3):
-        with closing(RangeServer("127.0.0.1", SECRET, nothing)) as server:
-            starts.add(server.address.start)
-
-    assert len(starts) == 3
 
 
 def test_a_server_that_is_closed_lets_nobody_in() -> None:

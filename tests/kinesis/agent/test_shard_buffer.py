@@ -72,14 +72,6 @@ def test_a_range_is_served_as_whole_events() -> None:
     assert read(shard, 7, 12) == ["0006-0009.", "0010-0012."]
 
 
-def test_the_same_range_may_be_read_again() -> None:
-    """Spark may run a task again."""
-    shard = buffer()
-    fill(shard, (1, 5), (6, 9))
-
-    assert read(shard, 5, 9) == read(shard, 5, 9) == ["0006-0009."]
-
-
 def test_an_acknowledged_range_is_unavailable() -> None:
     """Records that are not acknowledged are still there."""
     shard = buffer()
@@ -131,16 +123,6 @@ def test_a_subscription_that_begins_behind_a_range_does_not_serve_it() -> None:
     assert shard.covers(IteratorStart("AT_SEQUENCE_NUMBER", "36"), 36)
 
 
-def test_a_range_before_the_subscription_is_unavailable() -> None:
-    """The subscription starts at a record, and earlier ones never came."""
-    shard = buffer(start=IteratorStart("AT_SEQUENCE_NUMBER", "50"))
-    fill(shard, (50, 52))
-
-    assert read(shard, 49, 52) == ["0050-0052."]
-    with pytest.raises(RangeUnavailable):
-        read(shard, 40, 52)
-
-
 def test_a_range_that_has_not_come_yet_is_waited_for() -> None:
     """The planner may be ahead of the subscription."""
     shard = buffer()
@@ -190,20 +172,6 @@ def test_a_full_buffer_makes_the_subscription_wait() -> None:
     assert shard.size == 2 * EACH
 
 
-def test_an_event_that_has_space_is_appended_without_another_wait() -> None:
-    """Its subscription has waited before it received the event."""
-    shared = budget(2)
-    shard = buffer(shared=shared)
-    event = b"0001-0005." + bytes(5000)
-    shard.make_space(len(event) + 100)
-    assert shared.held == 1024 + len(event) + 100
-
-    assert shard.append(event, "1", "5")
-    assert shared.held == shard.size == 1024 + len(event) + 100
-    shard.acknowledge(5)
-    assert shared.held == 0
-
-
 def test_a_small_event_is_received_before_there_is_space() -> None:
     """Most of these have no record, and say that the shard is at its tip, which the planner has to hear."""
     shared = budget(1)
@@ -232,15 +200,6 @@ def test_space_for_what_has_not_come_is_given_back() -> None:
     assert shared.held == 0
 
 
-def test_an_empty_buffer_takes_an_event_of_any_size() -> None:
-    """An event that is larger than the limit would never get in otherwise."""
-    shard = ShardBuffer(HORIZON_START, BufferBudget(5))
-
-    fill(shard, (1, 5))
-
-    assert read(shard, None, 5, start=HORIZON_START) == ["0001-0005."]
-
-
 def test_what_batches_have_passed_takes_no_space() -> None:
     """The shard was polled while its events waited for space."""
     shard = buffer(1)
@@ -250,40 +209,6 @@ def test_what_batches_have_passed_takes_no_space() -> None:
 
     assert shard.size == EACH
     assert read(shard, 12, 15) == ["0013-0015."]
-
-
-def test_what_a_waiting_task_was_sent_makes_room() -> None:
-    """A range may be larger than the buffer, and no acknowledgement comes while its batch runs."""
-    shared = budget(2)
-    shard = buffer(shared=shared)
-    fill(shard, (1, 5), (6, 9))
-    reader, done = in_thread(lambda: [bytes(e) for e in shard.read(HORIZON_START, None, 40, PATIENT)])
-
-    fill(shard, *((first, first + 2) for first in range(10, 38, 3)), (40, 40))
-    reader.join(PATIENT)
-
-    assert len(done[0]) == 13  # type: ignore[arg-type]
-    assert shared.held <= 4 * EACH * 8 / 7 + EACH
-
-
-def test_what_a_task_waits_for_comes_though_other_shards_have_filled_the_buffer() -> None:
-    """No batch ends before, so nothing else would make room."""
-    shared = budget(1)
-    others = [buffer(shared=shared) for _ in range(2)]
-    for other in others:
-        fill(other, (1, 5))
-    shard = buffer(shared=shared)
-    writer, _ = in_thread(lambda: fill(shard, *((n, n) for n in range(1, 30))))
-    wait_until(lambda: shard._share.wanted)
-
-    assert [int(event[:4]) for event in read_patiently(shard, 29)] == list(range(1, 30))
-    writer.join(PATIENT)
-    assert shared.held <= 2 * EACH * 8 / 7 + EACH
-    assert all(read(other, None, 5, start=HORIZON_START) == ["0001-0005."] for other in others)
-
-
-def read_patiently(shard: ShardBuffer, end: int) -> list[bytes]:
-    return [bytes(event) for event in shard.read(HORIZON_START, None, end, PATIENT)]
 
 
 def test_what_is_being_sent_is_held() -> None:
@@ -335,23 +260,6 @@ def test_what_one_task_still_needs_makes_no_room_for_another() -> None:
     assert shard.size == 3 * EACH
     assert [bytes(event) for event in slow] == [b"0006-0009."]
     assert shard.size == 0  # the space for the last one was lent, and nobody needs it any more
-
-
-def test_closing_ends_every_wait() -> None:
-    """The subscription that waits for room, and tasks that wait for records."""
-    shard = buffer(1)
-    fill(shard, (1, 5))
-    waiting, written = in_thread(lambda: shard.append(b"0006-0009.", "6", "9"))
-    wait_until(lambda: shard._share.wanted)
-
-    shard.close("the agent ends")
-    waiting.join(PATIENT)
-
-    assert written == [False]
-    assert shard.size == 0
-    assert not shard.covers(HORIZON_START, None)
-    with pytest.raises(RangeUnavailable, match="the agent ends"):
-        read(shard, None, 5, start=HORIZON_START)
 
 
 @given(

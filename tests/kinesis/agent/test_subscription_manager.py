@@ -325,37 +325,6 @@ def test_near_the_end_of_the_retention_the_subscription_is_given_up(
     assert bench.retention_asked == 1
 
 
-def test_the_retention_is_asked_for_once_a_stream(make: Callable[..., Bench]) -> None:
-    """Whichever of its shards are far behind: an account has 20 such calls a second."""
-    bench = make()
-    bench.retention = 7 * 24 * 3600.0
-    for number in range(3):
-        source = bench.subscribe(split=SplitId(SPLIT.stream, str(number)))
-        source.outcomes.put(event(1, behind=22 * HOUR // 1000))
-        assert isinstance(bench.report(), EventReceived)
-
-    assert bench.retention_asked == 1
-
-
-def test_the_end_of_a_shard_ends_its_ranges(make: Callable[..., Bench]) -> None:
-    """It is reported together with the last records."""
-    bench = make()
-    source = bench.subscribe()
-    source.outcomes.put(event(1, 2, ended=True))
-
-    assert bench.progress().has_ended
-    assert bench.read(None, None) == [b"x" * 2 * EACH]
-
-
-def test_a_refusal_is_reported_with_the_services_code(make: Callable[..., Bench]) -> None:
-    """The code decides when the planner tries again."""
-    bench = make()
-    source = bench.subscribe()
-    source.outcomes.put(ServiceError("not allowed", code="AccessDeniedException"))
-
-    assert bench.report() == SubscriptionEnded(SPLIT, 1, "not allowed", "AccessDeniedException")
-
-
 def test_an_unexpected_error_is_reported_too(make: Callable[..., Bench]) -> None:
     """A thread that ended silently would leave the shard unread."""
     bench = make()
@@ -406,21 +375,6 @@ def test_the_planner_learns_which_consumer_a_subscription_had(make: Callable[...
 def large(*numbers: int) -> tuple[bytes, EventHead]:
     """An event that is not received before there is space for it."""
     return bytes(5000), event(*numbers)[1]
-
-
-def test_the_shards_share_the_space_for_events(make: Callable[..., Bench]) -> None:
-    """One waits while another one has filled it, and goes on when a batch has passed that."""
-    bench = make(capacity=10_000)
-    other = SplitId("clicks", "shardId-1")
-    bench.subscribe().outcomes.put(large(1))
-    assert bench.received().split == SPLIT
-    waiting = bench.subscribe(split=other)
-    waiting.outcomes.put(large(2))
-    wait_until(lambda: bench.manager._budget._queue)
-
-    bench.manager.acknowledge(SPLIT, 1)
-
-    assert bench.received().split == other
 
 
 def test_space_that_no_record_needs_is_given_back(make: Callable[..., Bench]) -> None:

@@ -7,7 +7,6 @@ import queue
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -129,13 +128,6 @@ def hub() -> Iterator[Hub]:
         worker.leave()
 
 
-def test_what_an_agent_buffers_is_passed_on(hub: Hub) -> None:
-    """The planner adds up those of all hosts."""
-    hub.join("a").send(BufferHeld("a", 3, 10))
-
-    assert hub.report() == BufferHeld("a", 3, 10)
-
-
 def test_a_shard_is_assigned_when_the_first_agent_joins(hub: Hub) -> None:
     """In the first batch no task has started an agent yet."""
     hub.workers.use_consumers(ConsumersChanged({"clicks": "arn"}, ("arn",)))
@@ -147,21 +139,6 @@ def test_a_shard_is_assigned_when_the_first_agent_joins(hub: Hub) -> None:
     assert worker.received() == ConsumersChanged({"clicks": "arn"}, ())
     hub.settle()
     assert worker.received() == Subscribe(SPLITS[0], 1, START)
-
-
-def test_shards_are_assigned_evenly(hub: Hub) -> None:
-    """Each to the agent that has the fewest."""
-    workers = [hub.join("a"), hub.join("b")]
-    hub.settle()
-    for generation, split in enumerate(SPLITS):
-        hub.workers.subscribe(Subscribe(split, generation, START))
-
-    messages_of = [[worker.received(), worker.received()] for worker in workers]
-
-    owners = Counter(
-        message.split for messages in messages_of for message in messages if isinstance(message, Subscribe)
-    )
-    assert owners == Counter(SPLITS)
 
 
 def test_a_newcomer_gets_its_share(hub: Hub) -> None:
@@ -211,18 +188,6 @@ def test_shards_are_dealt_out_once_when_hosts_join_one_after_the_other(hub: Hub)
     hub.settle()
     hub.settle()
     assert hub.reports.empty()
-
-
-def test_shards_are_dealt_out_although_hosts_go_on_joining(hub: Hub) -> None:
-    """The wait for others has an end."""
-    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
-    hosts = ["a", "b", "c", "d", "e"]
-    workers = []
-    for number, host in enumerate(hosts):
-        workers.append(hub.join(host))
-        hub.pass_time(2, *hosts[: number + 1])
-
-    assert workers[0].received() == Subscribe(SPLITS[0], 1, START)
 
 
 def test_the_subscriptions_of_an_agent_that_leaves_have_ended(hub: Hub) -> None:
@@ -275,26 +240,13 @@ def test_messages_pass_between_the_planner_and_the_shards_agent(hub: Hub) -> Non
     assert [worker.received(), worker.received()] == [Acknowledge(SPLITS[0], "77"), Unsubscribe(SPLITS[0])]
 
 
-@pytest.mark.parametrize("message", [RangesAsked(7), CallsCounted(SPLITS[0], 3, 4)])
+@pytest.mark.parametrize("message", [RangesAsked(7), CallsCounted(SPLITS[0], 3, 4), BufferHeld("a", 3, 10)])
 def test_the_planner_learns_what_agents_are_asked_for_and_refused(hub: Hub, message: FromAgent) -> None:
     """It shows whether tasks reach them, and goes into the query's figures."""
     worker = hub.join("a")
     worker.send(message)
 
     assert hub.report() == message
-
-
-def test_the_planner_learns_which_consumer_was_taken_over(hub: Hub) -> None:
-    """Whichever agent noticed."""
-    worker = hub.join("a")
-    hub.settle()
-    hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))
-    worker.received()
-    ended = SubscriptionEnded(SPLITS[0], 1, "taken over", TAKEN_OVER, "arn:consumer:1")
-
-    worker.send(ended)
-
-    assert hub.report() == ended
 
 
 # --- agents that are silent -----------------------------------------------------------------------------

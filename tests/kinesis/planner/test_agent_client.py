@@ -13,6 +13,7 @@ from fake_agent import ARN, AT_HORIZON, OTHER, PATIENT, SPLIT, Planning, cut_poi
 
 from sluice.errors import ServiceError
 from sluice.kinesis.shared.protocol import (
+    FAR_BEHIND,
     INTEGRITY_PROBLEM,
     TAKEN_OVER,
     Acknowledge,
@@ -191,20 +192,15 @@ def test_messages_about_an_earlier_subscription_are_ignored(make: Callable[..., 
     assert progress.cut_points == (cut_point(25),)
 
 
-def test_the_end_of_a_shard_is_not_its_tip(make: Callable[..., Planning]) -> None:
-    """The last event says both that nothing is behind it and that the shard has ended."""
-    planning = make()
-    agent = planning.started()
-    agent.send(event(planning.subscribed(), cut_point(5), first="5", ended=True))
-
-    progress = planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
-
-    assert (progress.has_ended, progress.is_at_tip) == (True, False)
-
-
 @pytest.mark.parametrize(
     ("code", "pause"),
-    [("", 0.0), ("AccessDeniedException", 10.0), (TAKEN_OVER, 300.0), (INTEGRITY_PROBLEM, 300.0)],
+    [
+        ("", 0.0),
+        (FAR_BEHIND, 10.0),
+        ("AccessDeniedException", 10.0),
+        (TAKEN_OVER, 300.0),
+        (INTEGRITY_PROBLEM, 300.0),
+    ],
 )
 def test_the_code_of_an_end_decides_when_the_next_attempt_follows(
     make: Callable[..., Planning], caplog: pytest.LogCaptureFixture, code: str, pause: float

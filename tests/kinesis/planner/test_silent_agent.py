@@ -268,22 +268,6 @@ def test_the_end_of_a_shard_stays_its_end(make: Callable[..., Planning]) -> None
     assert progress.has_ended
 
 
-def test_tasks_are_not_sent_for_a_shard_whose_subscription_gets_no_event(
-    make: Callable[..., Planning],
-) -> None:
-    """They would wait for it in vain, for one shard after the other."""
-    planning = make()
-    agent = planning.listening()
-    planning.subscribed()
-    assert planning.client.agents([SPLIT])
-
-    planning.now += 10.0
-    agent.answer()
-    planning.until(lambda: planning.client.hub)
-
-    assert planning.client.agents([SPLIT]) == {}
-
-
 # --- agents that can't start ----------------------------------------------------------------------------
 
 

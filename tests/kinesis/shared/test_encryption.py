@@ -73,24 +73,6 @@ def test_a_request_that_comes_with_the_handshake_is_answered(certificate: Certif
                 assert bytes(channel.receive()) == EVENT + b"one"
 
 
-def test_an_agent_joins_over_it(certificate: Certificate) -> None:
-    """The link to it lasts as long as the connection."""
-    joined: list[JoinHub] = []
-    came = threading.Event()
-
-    def join(channel: Channel, request: JoinHub) -> None:
-        joined.append(request)
-        came.set()
-        with pytest.raises(EOFError):
-            channel.receive()
-
-    with serving(certificate, join) as server, closing(connect(server.address, timeout=PATIENT)) as channel:
-        channel.send(encode(JOIN))
-        assert came.wait(PATIENT)
-
-    assert joined == [JOIN]
-
-
 def test_links_ask_and_answer_over_it(certificate: Certificate) -> None:
     """As between the agent beside the driver and one on a worker host."""
     joined: queue.SimpleQueue[Channel] = queue.SimpleQueue()

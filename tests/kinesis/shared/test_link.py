@@ -172,28 +172,6 @@ def test_the_loop_that_handles_messages_answers(make: Callable[..., Pair]) -> No
     assert bytes(pair.peer.receive()) == ANSWER
 
 
-def test_any_message_is_a_word(make: Callable[..., Pair]) -> None:
-    """An agent that pushes records need not answer as well."""
-    pair = make()
-    pair.link.ask()
-    pair.clock.now += 3.0
-    pair.peer.send(b"progress")
-
-    assert bytes(pair.link.receive()) == b"progress"
-    assert (pair.link.silence, pair.link.unanswered) == (0.0, 0)
-
-
-def test_time_in_which_this_process_stood_still_leaves_no_question_unanswered(
-    make: Callable[..., Pair],
-) -> None:
-    """The peer's last word is as old as that; but nobody has asked it meanwhile, so it is not given up."""
-    pair = make()
-    pair.clock.now += 3600.0
-
-    assert pair.link.silence == 3600.0
-    assert pair.link.unanswered == 0
-
-
 def test_the_link_asks_by_itself(make: Callable[..., Pair]) -> None:
     """And tells its owner each time. A peer that takes nothing does not keep it from that."""
     pair = make(ask_every=0.01)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from event_streams import event, event_message
+from event_streams import event
 from scripted import RESET, FakeSubscription, Script, error, script
 
-from sluice.aws.errors import DamagedAnswerError
 from sluice.errors import ServiceError
-from sluice.kinesis.subscriptions.event_stream import FrameReader
 from sluice.kinesis.subscriptions.subscriber import Subscriber
 from sluice.kinesis.subscriptions.subscription import CLOSED
 
@@ -49,27 +46,6 @@ def bounded(service: Script, space: FakeSpace, size: int = 5000) -> Subscriber:
 
     subscriber._subscribe = subscribe
     return subscriber
-
-
-def test_space_is_made_before_more_than_the_beginning_of_a_message_is_read() -> None:
-    """Its length is in the first twelve bytes. What is behind them stays with the service."""
-    first, second = event_message(b"x" * 100), event_message(b"x" * 7000)
-    stream = io.BytesIO(first + second)
-    asked: list[tuple[int, int]] = []
-    reader = FrameReader(stream.read, lambda size: asked.append((stream.tell(), size)))
-
-    reader.next()
-    reader.next()
-    assert reader.next() is None
-
-    assert asked == [(12, len(first)), (len(first) + 12, len(second))]
-
-
-def test_no_space_is_made_for_an_impossible_length() -> None:
-    """What claims it is damaged."""
-    stream = io.BytesIO(bytes(100))
-    with pytest.raises(DamagedAnswerError):
-        FrameReader(stream.read, lambda _size: pytest.fail("space was made")).next()
 
 
 def test_a_wait_for_space_is_not_silence() -> None:

@@ -75,15 +75,6 @@ def test_no_byte_behind_a_message_is_asked_for() -> None:
     assert asked == len(data)
 
 
-def test_an_end_between_messages_gives_none() -> None:
-    """However often it is asked for."""
-    reader = reader_of(message({}))
-
-    assert reader.next() is not None
-    assert reader.next() is None
-    assert reader.next() is None
-
-
 @pytest.mark.parametrize("kept", [1, 11, 12, 13, 40, -1])
 def test_an_end_inside_a_message_raises(kept: int) -> None:
     """In the prelude, behind it, in the headers, and before the last byte."""
@@ -103,17 +94,6 @@ def test_a_flipped_bit_is_noticed(position: int) -> None:
 
     with pytest.raises(DamagedAnswerError):
         reader_of(bytes(whole)).next()
-
-
-def test_a_wrong_length_is_noticed_before_it_is_used() -> None:
-    """The prelude has its own checksum, so that nobody waits for bytes that never come."""
-    whole = bytearray(event_message(b"x" * 100))
-    whole[1] ^= 0x10
-    stream = io.BytesIO(whole)
-
-    with pytest.raises(DamagedAnswerError, match="prelude"):
-        FrameReader(stream.read).next()
-    assert stream.tell() == 12
 
 
 def prelude(total: int, headers: int) -> bytes:
@@ -161,15 +141,3 @@ def test_headers_that_cannot_be_read_are_damage(block: bytes) -> None:
     """The checksum says that they came as they were sent."""
     with pytest.raises(DamagedAnswerError, match="headers"):
         reader_of(framed(block, b"")).next()
-
-
-def test_parsed_headers_are_cached_within_a_limit() -> None:
-    """Many different ones are all parsed right."""
-    data = b"".join(message({"n": str(n)}) for n in range(200))
-    reader = reader_of(data)
-
-    for n in range(200):
-        frame = reader.next()
-        assert frame is not None
-        assert frame.headers == {"n": str(n)}
-    assert len(reader._headers) <= 40

@@ -20,7 +20,7 @@ from wire_cbor import ARRIVAL, cbor_pages, in_json, plainly_written, written
 
 from sluice.aws.wire import long_records
 from sluice.errors import ServiceError
-from sluice.kinesis.subscriptions.events import EventHead, decode_head, decode_page
+from sluice.kinesis.subscriptions.events import decode_head, decode_page
 from sluice.source.logs.stream_log import Page, Record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -241,13 +241,6 @@ def test_an_error_does_not_show_data() -> None:
     with pytest.raises(ServiceError) as caught:
         decode_page(encoded(Records=[record(1, b"secret") | {"PartitionKey": 5}]))
     assert "c2VjcmV0" not in str(caught.value)
-
-
-def test_an_empty_event_has_no_numbers() -> None:
-    """The service sends one every 5 s when no record comes."""
-    head = EventHead([], [], "7", 0, has_ended=False)
-
-    assert (head.numbers, head.skipped) == ([], 0)
 
 
 @pytest.mark.parametrize("form", [json.dumps, cbor.encode])

@@ -22,7 +22,8 @@ from sluice.retry import Backoff
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
 
-RECORDS = [3 * n + 10 for n in range(30)]
+RECORDS = [3 * n + 1 for n in range(40)]
+"""Their sequence numbers differ in length, and there are others between them."""
 
 
 def encoded(made: dict[str, Any]) -> bytes:
@@ -31,7 +32,7 @@ def encoded(made: dict[str, Any]) -> bytes:
 
 @dataclass
 class Shard:
-    """A service with 30 records. Each call and each event takes the next of `faults`, until none is left."""
+    """A service with 40 records. Each call and each event takes the next of `faults`, until none is left."""
 
     faults: list[str]
     sizes: list[int]

@@ -18,7 +18,7 @@ from sluice.aws.calling import clients
 from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.wire.hooks import ParserFactory
-from sluice.errors import OptionError, ServiceError
+from sluice.errors import ServiceError
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.subscriptions.events import decode_head
 from sluice.kinesis.subscriptions.subscriber import open_subscriber
@@ -113,16 +113,6 @@ def test_events_come_as_they_were_sent(first: bytes) -> None:
         subscription = subscribe(server)
         assert [bytes(subscription.next_payload() or b"") for _ in payloads] == payloads
         assert subscription.next_payload() is None
-
-
-@pytest.mark.parametrize("size", [1, 13, 150, 10_000])
-def test_chunks_need_not_be_messages(size: int) -> None:
-    """HTTP may cut the stream anywhere."""
-    data = INITIAL + b"".join(event_message(event([n])) for n in range(5))
-    parts = [chunk(data[at : at + size]) for at in range(0, len(data), size)]
-
-    with serving(lambda it: it.send(STREAM, *parts, END)) as server:
-        assert numbers_of(subscribe(server)) == ["0", "1", "2", "3", "4"]
 
 
 def test_an_event_is_there_before_the_next_one_is_sent() -> None:
@@ -270,25 +260,6 @@ def test_data_of_a_damaged_stream_are_not_shown() -> None:
             subscription.next_payload()
 
 
-def test_a_reset_raises_a_retryable_error() -> None:
-    """Load balancers end connections in this way."""
-    seen = threading.Event()
-
-    def answer(it: Connection) -> None:
-        it.send(STREAM, chunk(IDLE), chunk(IDLE)[:20])
-        seen.wait(60)
-        it.reset()
-
-    with serving(answer) as server:
-        subscription = subscribe(server)
-        assert subscription.next_payload() is not None
-        seen.set()
-        with pytest.raises(ServiceError) as caught:
-            subscription.next_payload()
-
-    assert caught.value.retryable
-
-
 def test_silence_on_the_connection_ends_it() -> None:
     """The silence limit is the read timeout, whatever that of other calls is."""
 
@@ -340,22 +311,6 @@ def test_expired_credentials_may_be_renewed_unless_they_are_options(
             Subscribing(config, ARN)(SPLIT, HORIZON)
 
     assert (caught.value.code, caught.value.retryable) == (code, not fixed)
-
-
-def test_a_call_that_reaches_nobody_is_a_service_error() -> None:
-    """The port is closed."""
-    with serving(lambda it: it.reset()) as server:
-        pass
-    with pytest.raises(ServiceError) as caught:
-        subscribe(server)
-
-    assert caught.value.retryable
-
-
-def test_a_client_that_cannot_be_made_is_an_option_error() -> None:
-    """The user has to change an option."""
-    with pytest.raises(OptionError):
-        Subscribing(ConnectionConfig(profile="nobody"), ARN)(SPLIT, HORIZON)
 
 
 @pytest.mark.parametrize("has_shutdown", [True, False], ids=["urllib3", "urllib3 before 2.3"])

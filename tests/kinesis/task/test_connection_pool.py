@@ -106,15 +106,3 @@ def test_a_new_connection_may_be_asked_for(network: Network) -> None:
 
     assert pool.acquire(AGENT, timeout=3.0, is_new=True) is not first
     assert pool.acquire(AGENT, timeout=3.0) is first
-
-
-def test_connections_that_have_aged_out_take_no_place_of_others(network: Network) -> None:
-    """The agent has closed them, and what comes back is good."""
-    pool = ConnectionPool(network.open, limit=1)
-    old, good = (pool.acquire(AGENT, timeout=3.0) for _ in range(2))
-    pool.release(AGENT, old)
-    network.ends[0].shutdown(socket.SHUT_WR)
-
-    pool.release(AGENT, good)
-
-    assert pool.acquire(AGENT, timeout=3.0) is good

@@ -141,29 +141,6 @@ def test_a_connection_is_used_for_one_range_after_the_other() -> None:
         assert len(agent.requests) == 6
 
 
-def test_ranges_side_by_side_have_a_connection_each() -> None:
-    """Idle connections are used before new ones are opened."""
-    with closing(Counting()) as counting, closing(Agent(payload(9))) as agent:
-        for _ in range(2):
-            with (
-                closing(publisher(agent, WANTED, counting.pool)) as one,
-                closing(publisher(agent, WANTED, counting.pool)) as other,
-            ):
-                assert numbers(one.next_page()) == numbers(other.next_page()) == ["9"]
-
-        assert len(counting.opened) == 2
-
-
-def test_a_connection_with_an_unread_answer_is_not_used_again() -> None:
-    """The rest of that answer would be taken for an answer to the next request."""
-    with closing(Counting()) as counting, closing(Agent(payload(5), payload(9))) as agent:
-        for _ in range(2):
-            with closing(publisher(agent, WANTED, counting.pool)) as got:
-                assert numbers(got.next_page()) == ["5"]
-
-        assert len(counting.opened) == 2
-
-
 class Aged:
     """A pool whose first connections the agent closes just when they are handed out, idle for too long.
 
