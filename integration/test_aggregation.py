@@ -88,29 +88,3 @@ def test_rows_come_back_once_and_in_order(spark: SparkSession, some_streams: Str
     ]
     assert len(list(iter_deaggregate_records(raw, data_format="Boto3"))) == ROWS
     print(f"\n{ROWS} rows in {len(stored)} records of {SHARDS} shards")
-
-
-def test_rows_without_a_key_come_back_once(spark: SparkSession, streams: Streams) -> None:
-    """They are spread over the shards, an aggregate at a time."""
-    stream = streams.create(SHARDS)
-    write(frame(spark).select("data"), streams, stream)
-
-    assert sorted(n for numbers in read(spark, streams, stream).values() for n in numbers) == list(
-        range(ROWS)
-    )
-    assert len(streams.read(stream)) <= ROWS // 100
-
-
-def test_a_reshard_between_two_writes(spark: SparkSession, resharding_streams: Streams) -> None:
-    """A worker that knew the shards as they were packs for those there are: nothing is lost."""
-    streams = resharding_streams
-    stream = streams.create(2)
-    write(frame(spark), streams, stream)
-    streams.split(stream, streams.open_shards(stream)[0])
-    write(frame(spark, start=ROWS), streams, stream)
-    streams.merge(stream, *streams.open_shards(stream)[1:3])
-    write(frame(spark, start=2 * ROWS), streams, stream)
-
-    found = read(spark, streams, stream)
-    # Of what went astray before its worker knew better, those in their shard may be there twice.
-    assert {key: list(dict.fromkeys(numbers)) for key, numbers in found.items()} == expected(3 * ROWS)

@@ -41,7 +41,6 @@ EPOCHS = 4
 LONGEST_UNREAD = 30.0
 OPTIONS = {"shardsPerTask": "2"}
 PUSHED = {"consumerName": "reader", **OPTIONS}
-THROTTLED = "ProvisionedThroughputExceededException"
 OF_AGENTS = (1, 1_900)
 """What an agent that polls asks for at most in a read, and neither the planner nor a task does."""
 SETTINGS = {
@@ -287,39 +286,8 @@ def test_polling_agents_on_workers(application: Cluster, producer: TimedProducer
     assert not scene.query.lines("cross the network in clear")
 
 
-def test_figures_of_tasks(application: Cluster, producer: TimedProducer) -> None:
-    """What tasks on other hosts have read, and how often they were refused, is known where the driver is."""
-    service = application.service
-    refused_before = service.model.refusals["GetRecords", THROTTLED]
-    service.fail({"GetRecords": {THROTTLED: 0.1}})
-    try:
-        with reading(application, producer, "figures of tasks", base=OPTIONS) as scene:
-            scene.wait_for_rows(1000)
-            refused = service.model.refusals["GetRecords", THROTTLED] - refused_before
-            service.clear_faults()
-            newest = max(scene.query.batches())
-            scene.wait_until(lambda: scene.query.last_report()[0] > newest + 2, "a report of later batches")
-    finally:
-        service.clear_faults()
-    batch, reported = scene.query.last_report()
-    figures = reported["figures"]
-    shards = [each for shards in figures["streams"].values() for each in shards.values()]
-    # Spark asks for figures when it has planned a batch; its tasks have not run by then.
-    rows = [row for row in scene.query.rows if row.batch < batch]
-    polled, found, retries = (sum(each[name] for each in shards) for name in ("polled", "refused", "retries"))
-    most = service.model.refusals["GetRecords", THROTTLED] - refused_before
-    print(f"\nfigures of {figures['tasks']} tasks: {polled} records, {found} refused, {retries} retries")
-    assert polled == len(rows) > 1000
-    assert 0 < refused <= found <= most
-    assert retries > 0
-
-
 def test_sink(application: Cluster) -> None:
-    """Six tasks on three hosts write to one stream, as much as it takes, and share it.
-
-    What they get is printed, and in the first epoch that is all: Spark starts Python on the hosts meanwhile,
-    and tasks do not know what the stream takes.
-    """
+    """Six tasks on three hosts write to one stream, as much as it takes, and share it."""
     stream = application.service.create(SINK_SHARDS)
     with application.query(stream, {}, sink={"destination": "kinesis"}) as query:
         application.wait_until(lambda: len(query.lines("committed destination")) >= EPOCHS, "epochs")
@@ -358,9 +326,7 @@ def shares_of_tasks(records: Sequence[tuple[float, str]]) -> list[int]:
 
 
 def test_dynamic_allocation(cluster: Cluster, producer: TimedProducer) -> None:
-    """Spark gives executors back while there is little to do, and takes others when there is more. Agents
-    stay where they are, and are asked by whatever executors there are.
-    """
+    """Spark gives executors back while there is little to do, and takes others when there is more."""
     cluster.start_driver({**SETTINGS, **DYNAMIC})
     with reading(
         cluster, producer, "dynamic allocation", millis_per_row=5, agent="workers", shardsPerTask="1"
@@ -388,10 +354,7 @@ def test_driver_known_by_name(cluster: Cluster, producer: TimedProducer) -> None
 
 
 def test_driver_elsewhere(cluster: Cluster, producer: TimedProducer) -> None:
-    """The driver's host is gone. Its query goes on from another host, and reads each record once.
-
-    Spark's master does not notice, and leaves the application's cores to it. So each has half of them.
-    """
+    """The driver's host is gone. Its query goes on from another host, and reads each record once."""
     settings = {**SETTINGS, "spark.cores.max": "3"}
     cluster.start_driver(settings)
     with cluster.query(producer.stream, {**PUSHED, "agent": "workers"}) as first:

@@ -1,12 +1,7 @@
-"""Records, shards and streams that are gone before they were read: the query fails, or logs the loss.
-
-Records that are older than a stream's retention (a day) expire, by the service's clock, which the tests set
-forward.
-"""
+"""Records, shards and streams that are gone before they were read: the query fails, or logs the loss."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import Put
 from integration.support.model_streams import ModelStreams, ServiceClock
-from integration.support.queries import WAIT, logged_offsets, published_by, read_stream, wait_until
+from integration.support.queries import logged_offsets, published_by, read_stream, wait_until
 from integration.support.recorder import Recorder
 from integration.support.spark import SPARK_VERSION
 
@@ -114,9 +109,7 @@ def failed(query: StreamingQuery) -> str:
 
 @BOTH
 def test_records_that_expire_while_the_query_is_stopped(case: Case, driver_log: Path) -> None:
-    """Records have expired unread. By default the query fails and names the last record that it has read.
-    With ``failOnDataLoss`` false it logs the loss and reads on with the oldest record.
-    """
+    """Records have expired unread. By default the query fails and names the last record that it has read."""
     read = case.fill("read")
     case.run(fail=True)
     last = dict(case.put)
@@ -136,90 +129,6 @@ def test_records_that_expire_while_the_query_is_stopped(case: Case, driver_log: 
     later = case.fill("later")
     case.run(fail=True)
     assert case.recorder.data() == sorted(read + left + later)
-
-
-@BOTH
-def test_records_that_expire_during_a_slow_batch(case: Case) -> None:
-    """The query notices it when it reads that batch, or when it plans the next one."""
-    read = case.fill("read")
-    begun, released = threading.Event(), threading.Event()
-
-    def take_time(_batch: int) -> None:
-        if case.recorder.data() == sorted(read):
-            begun.set()
-            released.wait(WAIT)
-
-    case.recorder.intervene = take_time
-    query = case.recorder.start(case.source(fail=True))
-    case.recorder.wait_for_data(query, read)
-    slow = case.fill("in the slow batch", 1)
-    assert begun.wait(WAIT)
-    with case.streams.at_once():  # before any of it is pushed
-        case.fill("expired")
-        case.clock.advance(hours=25)
-    left = case.fill("left")
-    released.set()
-
-    message = failed(query)
-    assert "DataLossError" in message
-    assert f"{case.stream}/" in message
-    case.run(fail=False)
-    found = case.recorder.data()
-    assert sorted(set(slow) & set(found) | set(read + left)) == found  # an agent may have kept the slow one's
-
-
-def test_an_idle_shard_whose_last_record_expires_has_lost_nothing(case: Case) -> None:
-    """The offsets tell until when no record has followed it."""
-    idle, busy = case.streams.open_shards(case.stream)
-    read = case.fill("read")
-    case.run(fail=True)
-    case.clock.advance(hours=20)
-    read += case.fill_shard(busy, "next")
-    case.run(fail=True)
-    case.clock.advance(hours=5)
-
-    read += case.fill_shard(idle, "late") + case.fill_shard(busy, "late")
-    case.run(fail=True)
-
-    assert case.recorder.data() == sorted(read)
-
-
-@BOTH
-def test_a_start_at_the_latest_outlives_the_retention(case: Case) -> None:
-    """A shard without a record since the start has lost nothing, though the start is older than the
-    stream's retention, and the query is restarted. The start is a time of the server's clock, which is ahead
-    of this machine's.
-    """
-    case.clock.advance(hours=1)
-    case.fill("before the start")
-    case.clock.advance(seconds=5)
-    idle, busy = case.streams.open_shards(case.stream)
-    source = case.source(fail=True, startingPosition="LATEST")
-    read: list[bytes] = []
-    query = case.recorder.start(source)
-    wait_until(lambda: query.lastProgress is not None, "the first trigger")
-
-    def is_known_caught_up(since: float) -> bool:
-        if error := query.exception():
-            raise error
-        read.extend(case.fill_shard(busy, f"busy {len(read)}", 1))
-        offsets = logged_offsets(case.recorder.checkpoint)
-        done = [batch for batch in offsets if case.is_committed(batch)]
-        position = offsets[max(done)]["streams"][case.stream][idle] if done else {}
-        return bool(position.get("idle", 0) >= since * 1000)
-
-    for _ in range(3):
-        case.clock.advance(hours=13)
-        now = case.clock.now() - 10  # the source's idea of the service's time is somewhat late
-        for shard in (idle, busy):  # none lives for more than 5 minutes
-            for subscription in case.streams.model.subscriptions(case.stream, shard):
-                subscription.close()
-        wait_until(lambda since=now: is_known_caught_up(since), "a probe of the idle shard")  # type: ignore[misc]
-    query.stop()
-    read += case.fill_shard(idle, "first")
-    case.run(fail=True)
-
-    assert case.recorder.data() == sorted(read)
 
 
 def trim(case: Case) -> list[bytes]:
@@ -262,62 +171,6 @@ def test_a_logged_batch_is_never_cut_short(
 
     assert sorted(row.data for row in case.recorder.batches.get(1, [])) == left
     assert case.recorder.data() == sorted(read + left + fresh)
-
-
-def test_a_logged_batch_that_ends_a_shard_of_a_stream_that_is_created_again(case: Case) -> None:
-    """The shard of that name is open in the new stream, and has no end that the batch could come to."""
-    first, _ = case.streams.open_shards(case.stream)
-    read = case.fill("read")
-    case.run(fail=True)
-    case.fill("logged")
-    case.streams.split(case.stream, first)
-    case.run_and_fail_in_batch(1)
-    assert logged_offsets(case.recorder.checkpoint)[1]["streams"][case.stream][first]["closed"]
-    recreate(case)
-    fresh = case.fill("fresh")
-
-    assert f"stream {case.stream} was deleted and created again" in case.failure()
-    case.run(fail=False)
-
-    assert case.recorder.batches.get(1, []) == []
-    assert case.recorder.data() == sorted(read + fresh)
-
-
-def test_a_logged_batch_whose_first_records_are_gone(case: Case) -> None:
-    """It fails however often it is read. With ``failOnDataLoss`` false it has the other records."""
-    read = case.fill("read")
-    case.run(fail=True)
-    case.fill("expired")
-    case.clock.advance(hours=13)
-    left = case.fill("left")
-    case.run_and_fail_in_batch(1)
-    case.clock.advance(hours=12)
-    fresh = case.fill("fresh")
-
-    for _ in range(2):
-        assert f"{case.stream}/shardId-" in case.failure()
-    case.run(fail=False)
-
-    assert sorted(row.data for row in case.recorder.batches[1]) == sorted(left)
-    assert case.recorder.data() == sorted(read + left + fresh)
-
-
-def test_a_logged_batch_without_a_loss_is_read_again(case: Case) -> None:
-    """The record before the batch has expired. The offsets tell that no record came between the two."""
-    idle, busy = case.streams.open_shards(case.stream)
-    read = case.fill("read")
-    case.run(fail=True)
-    case.clock.advance(hours=13)
-    read += case.fill_shard(busy, "meanwhile")
-    case.run(fail=True)
-    batch = max(logged_offsets(case.recorder.checkpoint)) + 1
-    read += case.fill_shard(idle, "logged") + case.fill_shard(busy, "logged")
-    case.run_and_fail_in_batch(batch)
-    case.clock.advance(hours=12)
-
-    case.run(fail=True)
-
-    assert case.recorder.data() == sorted(read)
 
 
 @pytest.mark.parametrize("fresh_records", [0, 10])
@@ -384,9 +237,7 @@ def test_a_stream_that_is_created_again_while_the_query_runs(
 
 @BOTH
 def test_a_shard_that_vanishes_while_the_query_is_stopped(case: Case, driver_log: Path) -> None:
-    """The error names the shard, which was not read to its end. With ``failOnDataLoss`` false the query
-    reads its children and the other shards.
-    """
+    """The error names the shard, which was not read to its end."""
     first, second = case.streams.open_shards(case.stream)
     read = case.fill("read")
     case.run(fail=True)
@@ -399,24 +250,6 @@ def test_a_shard_that_vanishes_while_the_query_is_stopped(case: Case, driver_log
     case.run(fail=False)
     assert case.recorder.data() == sorted(read + kept + fresh)
     assert LOSS_LOGGED in driver_log.read_text()
-
-
-def test_a_shard_that_vanishes_while_the_query_polls(
-    case: Case, two_queries: tuple[Recorder, Recorder]
-) -> None:
-    """The query fails, or reads its children."""
-    first, _ = case.streams.open_shards(case.stream)
-    read = case.fill("read")
-    strict, lenient = start_both(case, two_queries, read, shardDiscoveryInterval="300ms")
-    case.vanish(first)
-    fresh = case.fill("fresh")
-
-    message = failed(strict)
-    assert "DataLossError" in message
-    assert f"{case.stream}/{first}" in message
-    two_queries[1].wait_for_data(lenient, fresh)
-    lenient.stop()
-    assert two_queries[1].data() == sorted(read + fresh)
 
 
 def test_a_subscribed_shard_that_vanishes_is_read_to_its_end(case: Case, driver_log: Path) -> None:

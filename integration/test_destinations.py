@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import REGION
-from integration.support.servers import FaultProxy, Server, fault_proxy
+from integration.support.servers import Server
 
 COUNT = 1500
 FILES = 3
@@ -59,10 +59,7 @@ class StreamWriter(Protocol):
 
 @pytest.fixture
 def write_stream(spark: SparkSession, tmp_path: Path, checkpoint: str) -> StreamWriter:
-    """Writes a frame through a streaming query of one batch for each of `FILES` files.
-
-    Called again, it goes on from the checkpoint.
-    """
+    """Writes a frame through a streaming query of one batch for each of `FILES` files."""
 
     def run(frame: DataFrame, moto: Server, **options: str) -> StreamingQuery:
         directory = str(tmp_path / "rows")
@@ -105,21 +102,6 @@ def delivery(moto: Server) -> tuple[str, Callable[[], list[str]]]:
         return sorted(line for file in files for line in file.splitlines())
 
     return name, lines
-
-
-@pytest.mark.parametrize("as_binary", [False, True])
-def test_a_batch_to_firehose(
-    spark: SparkSession, moto: Server, delivery: tuple[str, Callable[[], list[str]]], as_binary: bool
-) -> None:
-    """Every row is delivered once, with the bytes it had, as text or as binary."""
-    name, lines = delivery
-    frame = spark.range(COUNT).selectExpr("concat('grün ', id, '\\n') AS data", "id AS other")
-    if as_binary:
-        frame = frame.withColumn("data", f.encode("data", "UTF-8"))
-
-    write(frame, moto, destination="firehose", deliveryStream=name, unknownColumns="ignore")
-
-    assert lines() == sorted(f"grün {n}" for n in range(COUNT))
 
 
 def test_a_stream_to_firehose(
@@ -198,10 +180,7 @@ def by_group(messages: Sequence[Plain]) -> dict[str, list[int]]:
 
 
 def test_a_stream_to_a_fifo_queue(spark: SparkSession, moto: Server, write_stream: StreamWriter) -> None:
-    """Each group comes in the order of its rows within a task, each message once.
-
-    Run again from nothing, the same rows change nothing: the queue knows them by their deduplication ids.
-    """
+    """Each group comes in the order of its rows within a task, each message once."""
     url = create_queue(moto, fifo=True)
     frame = spark.range(0, 126, 1, 2).selectExpr(
         "cast(id AS string) AS body",
@@ -243,18 +222,6 @@ def scan(moto: Server, table: str) -> list[Plain]:
     pages = client(moto, "dynamodb").get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
     read = TypeDeserializer().deserialize
     return [{name: read(value) for name, value in item.items()} for page in pages for item in page["Items"]]
-
-
-def test_a_batch_to_a_table(spark: SparkSession, moto: Server) -> None:
-    """Every row is an item, with all its columns."""
-    table = create_table(moto, id="N")
-    frame = spark.range(COUNT).selectExpr("id", "concat('name ', id) AS name", "id % 2 = 0 AS even")
-
-    write(frame, moto, destination="dynamodb", tableName=table)
-
-    assert sorted(scan(moto, table), key=lambda item: item["id"]) == [
-        {"id": n, "name": f"name {n}", "even": n % 2 == 0} for n in range(COUNT)
-    ]
 
 
 def test_types_of_spark_in_a_table(spark: SparkSession, moto: Server) -> None:
@@ -334,56 +301,6 @@ def test_a_stream_of_changes_to_a_table(
 
 
 # --- in bad weather -----------------------------------------------------------------------------------
-
-
-def faults(service: str, operation: str, throttled: str) -> list[Plain]:
-    """Throttling, a dropped connection, an answer cut short and a slow one, twice each."""
-    kinds: list[Plain] = [
-        {"error": {"code": throttled}},
-        {"reset": True},
-        {"response": {"abort_frac": 0.3}},
-        {"latency": 300},
-    ]
-    return [{"service": service, "operation": operation, "times": 2, **kind} for kind in kinds]
-
-
-@pytest.fixture
-def faulty_moto(moto: Server) -> Iterator[FaultProxy]:
-    with fault_proxy(moto.endpoint) as proxy:
-        yield proxy
-
-
-def test_a_table_behind_a_bad_network(spark: SparkSession, moto: Server, faulty_moto: FaultProxy) -> None:
-    """Nothing is missing, and the last row of a key has won."""
-    table = create_table(moto, id="N")
-    faulty_moto.set_rules(*faults("dynamodb", "BatchWriteItem", "ProvisionedThroughputExceededException"))
-    frame = spark.range(0, 1000, 1, 1).selectExpr("id % 400 AS id", "id AS version")
-
-    write(frame, faulty_moto.server, destination="dynamodb", tableName=table, keyColumns="id")
-
-    assert len(faulty_moto.fired()) == 8
-    versions = {int(item["id"]): int(item["version"]) for item in scan(moto, table)}
-    assert versions == {n % 400: n for n in range(1000)}
-
-
-def test_a_fifo_queue_behind_a_bad_network(
-    spark: SparkSession, moto: Server, faulty_moto: FaultProxy
-) -> None:
-    """Every message is there once, each group in order, though answers were lost after they were given."""
-    url = create_queue(moto, fifo=True)
-    faulty_moto.set_rules(*faults("sqs", "SendMessageBatch", "RequestThrottled"))
-    frame = spark.range(0, 84, 1, 1).selectExpr(
-        "cast(id AS string) AS body",
-        "concat('group-', id % 7) AS messageGroupId",
-        "cast(id AS string) AS messageDeduplicationId",
-    )
-
-    write(frame, faulty_moto.server, destination="sqs", queueUrl=url)
-
-    assert len(faulty_moto.fired()) == 8
-    assert by_group(receive_all(moto, url)) == {
-        f"group-{group}": list(range(group, 84, 7)) for group in range(7)
-    }
 
 
 # --- what is not there --------------------------------------------------------------------------------

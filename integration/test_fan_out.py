@@ -155,19 +155,6 @@ def test_a_consumer_that_is_never_deregistered(case: Case) -> None:
     case.check_exact()
 
 
-def test_a_consumer_of_somebody_else_is_used_and_stays(case: Case) -> None:
-    """A consumer of that name that exists is read with; it is not the query's to deregister."""
-    arn = register(case.streams, case.stream, NAME)
-
-    query = case.start()
-    case.read_all(query)
-    case.stop(query)
-
-    assert case.consumers() == [arn]
-    assert "consumers" not in logged_offsets(case.recorder.checkpoint)[0]
-    case.check_exact()
-
-
 def test_a_consumer_by_its_arn(case: Case, faults: FaultProxy) -> None:
     """``none``: the user's consumer is read with, none is registered, and it stays."""
     arn = register(case.streams, case.stream, "of-the-user")
@@ -184,19 +171,6 @@ def test_a_consumer_by_its_arn(case: Case, faults: FaultProxy) -> None:
     assert case.consumers() == [arn]
     assert faults.count("RegisterStreamConsumer") == registered
     case.check_exact()
-
-
-def test_an_arn_that_names_no_consumer(case: Case) -> None:
-    """The error names the option, the ARN, and the consumers that there are."""
-    arn = register(case.streams, case.stream, "of-the-user")
-    wrong = arn.replace("of-the-user", "of-nobody")
-    frame = read_stream(case.spark, case.streams.endpoint, case.stream, consumerArn=wrong)
-
-    message = start(frame, case.recorder.checkpoint).error()
-
-    assert f"option 'consumerArn' is '{wrong}': there is no such consumer" in message
-    assert arn in message
-    assert case.consumers() == [arn]
 
 
 def test_a_failure_leaves_the_consumer_to_the_next_run(case: Case) -> None:
@@ -224,9 +198,7 @@ def test_a_failure_leaves_the_consumer_to_the_next_run(case: Case) -> None:
 
 
 def test_two_queries_with_one_consumer(case: Case, driver_log: Path, tmp_path: Path) -> None:
-    """The service lets one of them have a shard; both read every record once all the same. The one that
-    did not register the consumer leaves it alone, and so does the other, which knows that it is shared.
-    """
+    """The service lets one of them have a shard; both read every record once all the same."""
     other = replace(case, recorder=Recorder(str(tmp_path / "other")))
     with case.producer.putting():
         query = case.start()
@@ -374,9 +346,7 @@ SECRET = "a-key-that-nobody-may-see"  # noqa: S105 - emulators take anything
 
 
 def test_what_fan_out_refuses_is_polled(case: Case, faults: FaultProxy, driver_log: Path) -> None:
-    """By default a shard that can't be subscribed to is polled, with a warning that says which and why.
-    Nothing that is secret gets into the log, nor to where other users of the machine see it.
-    """
+    """By default a shard that can't be subscribed to is polled, with a warning that says which and why."""
     faults.set_rules(REFUSED)
     query = case.start(faults.endpoint, awsAccessKeyId="known", awsSecretAccessKey=SECRET)
     case.read_all(query)

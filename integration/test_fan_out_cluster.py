@@ -103,9 +103,7 @@ def test_an_agent_on_each_worker_host(
 def test_a_silent_agent_on_a_worker_host(
     spark: SparkSession, producer: Producer, recorder: Recorder, ministack_faults: FaultProxy
 ) -> None:
-    """SIGSTOP: its shards go to the agent of the other host, and are pushed again within seconds. SIGCONT: it
-    gets shards again, or ends where that took too long. Every record comes once.
-    """
+    """SIGSTOP: its shards go to the agent of the other host, and are pushed again within seconds."""
     ministack_faults.set_rules(counting("GetRecords"))
     frame = read_stream(spark, ministack_faults.endpoint, producer.stream, agent="workers", **OPTIONS)
     query = recorder.start(frame)

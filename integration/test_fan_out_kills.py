@@ -85,39 +85,6 @@ def test_an_agent_that_is_killed(
 
 
 @KILLS
-def test_an_agent_that_is_killed_in_the_middle_of_a_batch(
-    spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str, kills: int
-) -> None:
-    """When a batch has been planned from what an agent has, and that agent is dead before a task gets to
-    it: the task reads the same range by polling.
-    """
-    recorder = Recorder(checkpoint)
-    killed: list[int] = []
-    armed = threading.Event()
-
-    def kill_agent(_batch: int) -> None:
-        if armed.is_set() and (found := agents()):  # none: it is being replaced, as the machine is slow
-            armed.clear()
-            for agent in found:
-                kill(agent)
-            wait_until(lambda: not any(map(is_alive, found)), "the agent to be dead")
-            killed.extend(found)
-
-    recorder.intervene = kill_agent
-    query = recorder.start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
-    with producer.putting():
-        for number in range(1, kills + 1):
-            wait_until_pushed(recorder, service)
-            armed.set()
-            wait_until(lambda wanted=number: len(killed) >= wanted, "the kill")  # type: ignore[misc]
-            wait_for_agent(other_than=killed[-1])
-    recorder.wait_for(query, producer.count)
-    query.stop()
-
-    check_exact(recorder, producer)
-
-
-@KILLS
 def test_python_workers_that_are_killed(
     make_spark: Callable[..., SparkSession],
     producer: Producer,
@@ -160,19 +127,6 @@ def workers() -> list[int]:
             if b"pyspark.worker" in Path(f"/proc/{process}/cmdline").read_bytes():
                 parents[process] = parent_of(process)
     return [process for process, parent in parents.items() if parent in parents]
-
-
-def test_a_query_that_is_stopped_while_its_consumer_is_created(
-    spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str
-) -> None:
-    """The service takes some 10 s to create it, and does not let it be deregistered before."""
-    service.change_laws(consumer_delay=(6.0, 6.0))
-    before = service.count("RegisterStreamConsumer")
-    query = Recorder(checkpoint).start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
-    wait_until(lambda: service.count("RegisterStreamConsumer") > before, "the registration")
-    query.stop()
-
-    wait_until(lambda: not consumers(service, producer.stream), "the consumer to go")
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from integration.support.drivers import Driver, started_drivers
 from integration.support.fan_out import (
     agents,
     consumers,
-    is_alive,
     wait_for_agent,
     wait_for_no_agents,
     wait_until_pushed,
@@ -69,9 +68,7 @@ def longest_pause(recorder: Recorder, during: Callable[[], bool]) -> float:
 def test_an_agent_that_is_stopped_and_goes_on(
     spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str, driver_log: Path
 ) -> None:
-    """SIGSTOP in mid-stream: rows go on within seconds, by polling. SIGCONT: they are pushed again. Nothing
-    is lost or doubled.
-    """
+    """SIGSTOP in mid-stream: rows go on within seconds, by polling. SIGCONT: they are pushed again."""
     recorder = Recorder(checkpoint)
     query = recorder.start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
     with producer.putting():
@@ -94,59 +91,6 @@ def test_an_agent_that_is_stopped_and_goes_on(
     check_exact(recorder, producer)
     assert consumers(service, producer.stream) == []
     print(f"\nan agent stopped for 10 s: {producer.count} records, at most {longest:.1f} s without a row")
-
-
-@pytest.mark.soak(seconds=90)
-def test_an_agent_that_stays_stopped_is_replaced(
-    spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str, driver_log: Path
-) -> None:
-    """It is killed after half a minute; the next one subscribes, and deregisters the consumer at the end."""
-    recorder = Recorder(checkpoint)
-    query = recorder.start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
-    with producer.putting():
-        wait_until_pushed(recorder, service)
-        (agent,) = agents()
-        began = time.monotonic()
-        os.kill(agent, signal.SIGSTOP)
-        longest = longest_pause(recorder, lambda: is_alive(agent) and time.monotonic() < began + 300.0)
-        took = time.monotonic() - began
-        assert not is_alive(agent)
-        wait_for_agent(other_than=agent)
-        wait_until_pushed(recorder, service)
-    recorder.wait_for(query, producer.count)
-    query.stop()
-    wait_for_no_agents()
-
-    check_exact(recorder, producer)
-    assert consumers(service, producer.stream) == []
-    assert driver_log.read_text().count(f"killing the agent (process {agent})") == 1
-    print(f"\nan agent stopped for good: killed after {took:.0f} s, at most {longest:.1f} s without a row")
-
-
-@pytest.mark.soak(seconds=30)
-def test_sigterm_ends_an_agent_alone(
-    spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str
-) -> None:
-    """In seconds, and the consumer stays: the query goes on. SIGINT and SIGHUP are not for it."""
-    recorder = Recorder(checkpoint)
-    query = recorder.start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
-    with producer.putting():
-        wait_until_pushed(recorder, service)
-        (agent,) = agents()
-        registered = consumers(service, producer.stream)
-        os.kill(agent, signal.SIGINT)
-        os.kill(agent, signal.SIGHUP)
-        os.kill(agent, signal.SIGTERM)
-        wait_until(lambda: not is_alive(agent), "the agent to end", timeout=BOUND)
-        wait_for_agent(other_than=agent)
-        wait_until_pushed(recorder, service)
-        assert consumers(service, producer.stream) == registered
-    recorder.wait_for(query, producer.count)
-    query.stop()
-    wait_for_no_agents()
-
-    check_exact(recorder, producer)
-    assert consumers(service, producer.stream) == []
 
 
 # --- signals to all processes -----------------------------------------------------------------------------

@@ -233,40 +233,6 @@ def test_a_connection_is_kept_whatever_the_answer(serve: Serve, reply: Reply) ->
     assert server.connections == 1
 
 
-def test_a_connection_that_the_server_has_closed_is_opened_anew(serve: Serve) -> None:
-    """An endpoint closes what is idle between two epochs; no request fails for it."""
-    server = serve(lambda _: Reply(close=True))
-    for number in range(3):
-        destination(server.url).submit([b"1"])
-        deadline = time.monotonic() + 60.0
-        while server.closed <= number:
-            assert time.monotonic() < deadline, "the server did not close the connection"
-            time.sleep(0.001)
-
-    assert server.connections == 3
-
-
-@pytest.mark.parametrize(
-    ("reply", "code"),
-    [
-        (Reply(cut=True), "ProtocolError"),
-        (Reply(after=5.0), "ReadTimeoutError"),
-        (Reply(body=b"not compressed", headers={"Content-Encoding": "gzip"}), "DecodeError"),
-    ],
-)
-def test_what_breaks_is_tried_again(serve: Serve, reply: Reply, code: str) -> None:
-    """A connection that is cut, an answer that does not come, or that cannot be read."""
-    replies = [Reply(), reply, Reply()]
-    url = serve(lambda _: replies.pop(0)).url
-    destination(url).submit([b"1"])
-    made = destination(url, readTimeout="500ms" if reply.after else "60s")
-    error = error_of(made)
-
-    assert error.code == code
-    assert not made.is_fatal(error)
-    destination(url).submit([b"1"])
-
-
 def test_an_answer_without_end_is_not_read_to_its_end(serve: Serve) -> None:
     """Memory is bounded, whatever the endpoint sends. The task fails: rows may be written already."""
     server = serve(lambda _: Reply(body=b"x" * 17 * 2**20))
@@ -325,18 +291,6 @@ def test_certificates_are_checked(serve: Serve, tmp_path: Path) -> None:
     destination(url, tlsVerification="false").submit([b"1"])
 
 
-def test_an_endpoint_may_ask_for_a_certificate(serve: Serve, tmp_path: Path) -> None:
-    """Without one it does not answer."""
-    server, client = certificate(tmp_path, "server"), certificate(tmp_path, "client")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(client))
-    context.load_cert_chain(server)
-    context.verify_mode = ssl.CERT_REQUIRED
-    url = serve(tls=context).url
-
-    assert error_of(destination(url, caBundle=str(server)))
-    destination(url, caBundle=str(server), clientCertificate=str(client)).submit([b"1"])
-
-
 def test_the_proxy_of_the_environment_is_used(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its password; not for a host of NO_PROXY."""
     proxy, server = serve(), serve()
@@ -354,10 +308,7 @@ def test_the_proxy_of_the_environment_is_used(serve: Serve, monkeypatch: pytest.
 
 
 def test_a_stream_through_faults(spark: SparkSession, tmp_path: Path, checkpoint: str, serve: Serve) -> None:
-    """Every row arrives, and the one that is refused for good is a dead letter.
-
-    One request in five fails as a whole, for load or otherwise, or is cut; one row in seven is refused once.
-    """
+    """Every row arrives, and the one that is refused for good is a dead letter."""
     stored: Counter[int] = Counter()
     refused_once: set[int] = set()
     wholes = [Reply(503, headers={"Retry-After": "0"}), Reply(500), Reply(cut=True)]

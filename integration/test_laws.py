@@ -11,10 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.model import KIB, MIB, SECOND, RealClock
-from integration.model.server import serving
-from integration.support.fan_out import wait_for_no_agents
-from integration.support.model_streams import LAWS, ModelStreams
+from integration.model import KIB, MIB
+from integration.support.model_streams import ModelStreams
 from integration.support.producer import Producer, check_exact
 from integration.support.queries import WAIT, read_stream, wait_until
 from integration.support.recorder import Recorder
@@ -58,9 +56,7 @@ BACKLOGS: Mapping[int, int] = {100 * KIB: 110, MIB: 12, 10 * MIB: 2}
 
 @BOTH
 def test_backlogs_of_large_records(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
-    """Each shard gives 2 MiB a second, and nothing for 5 s after a page of 10 MiB. Every record comes, once,
-    though a task has one attempt: the first read that failed would end the query.
-    """
+    """Each shard gives 2 MiB a second, and nothing for 5 s after a page of 10 MiB."""
     expected = {}
     for size, count in BACKLOGS.items():
         stream = service.create(1)
@@ -84,44 +80,6 @@ def test_backlogs_of_large_records(spark: SparkSession, service: ModelStreams, c
     assert seen.bytes == {
         stream: size * count for stream, (size, count) in zip(expected, BACKLOGS.items(), strict=True)
     }
-
-
-def test_a_shard_behind_empty_pages(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
-    """A run that reads what is available ends where the service says so, and not after some empty pages."""
-    service.change_laws(empty_pages=50, empty_runs_are_full=True)
-    producer = Producer(service, service.create(2))
-    producer.put(40)
-    recorder = Recorder(checkpoint)
-    recorder.run_available(read_stream(spark, service.endpoint, producer.stream))
-
-    check_exact(recorder, producer)
-
-
-@BOTH
-@pytest.mark.parametrize("offset", [-2.0, 2.0])
-def test_a_clock_that_is_off(spark: SparkSession, checkpoint: str, offset: float) -> None:
-    """The service refuses times that are later than its own. Neither a start at the latest nor a search for
-    the tip of a busy shard asks for one.
-
-    Args:
-        offset: seconds that the service's clock is ahead of ours.
-    """
-    with serving(LAWS, RealClock(offset)) as server:
-        service = ModelStreams(server)
-        stream = service.create(1)
-        server.model.put(stream, "old", b"old", arrival=server.model.clock.now() - 60 * SECOND)
-        recorder = Recorder(checkpoint)
-        frame = read_stream(spark, service.endpoint, stream, startingPosition="LATEST")
-        query = recorder.start(frame)
-        wait_while_running(query, lambda: query.lastProgress is not None, "the first trigger")
-        producer = Producer(service, stream, per_put=50)
-        with producer.putting():
-            recorder.wait_for(query, 500)
-        recorder.wait_for(query, producer.count)
-        query.stop()
-        wait_for_no_agents()
-
-    check_exact(recorder, producer)
 
 
 def test_a_stranger_who_polls_the_same_shards(

@@ -192,19 +192,6 @@ def test_fan_out_by_boto3(client: Any, steering: Steering) -> None:
     client.deregister_stream_consumer(ConsumerARN=arn)
 
 
-def test_another_subscription_takes_over(client: Any, steering: Steering) -> None:
-    steering.create("s")
-    arn = register(client, wait_active(client, "s")["StreamARN"])
-    with contextlib.closing(subscribe(client, arn)) as stream:
-        events = iter(stream)
-        next(events)
-        steering.do("clock", advance=5.0)
-        subscribe(client, arn).close()
-        with pytest.raises(ClientError) as caught:
-            list(events)
-    assert caught.value.response["Error"]["Code"] == "ResourceInUseException"
-
-
 def test_errors_and_lost_answers_reach_clients_as_the_services(
     client: Any, connect: Connect, server: ModelServer, steering: Steering
 ) -> None:
@@ -221,23 +208,6 @@ def test_errors_and_lost_answers_reach_clients_as_the_services(
     steering.do("expire_credentials", access_keys=["OLD"])
     assert refusal(old.list_shards, StreamName="s") == "ExpiredTokenException"
     client.list_shards(StreamName="s")
-
-
-def test_answers_are_cut_and_damaged_at_any_byte(client: Any, steering: Steering) -> None:
-    steering.create("s")
-    steering.set_wire_faults(WireFault(operation="ListShards", kind="cut", at=10))
-    with pytest.raises(Exception, match=r"(?i)closed|incomplete|IncompleteRead"):
-        client.list_shards(StreamName="s")
-    steering.set_wire_faults(WireFault(operation="ListShards", kind="flip", at=0))
-    with pytest.raises(Exception, match="codec"):
-        client.list_shards(StreamName="s")
-    steering.set_wire_faults(WireFault(operation="ListShards", kind="stall", at=5, seconds=0.5))
-    before = time.monotonic()
-    client.list_shards(StreamName="s")
-    assert time.monotonic() - before >= 0.5
-    steering.set_wire_faults(WireFault(operation="ListShards", kind="trickle", at=0, step=50, seconds=0.01))
-    assert len(client.list_shards(StreamName="s")["Shards"]) == 1
-    assert steering.do("status")["fired_on_wire"] == 1 + 3
 
 
 def test_event_streams_are_cut_and_fall_silent(client: Any, steering: Steering) -> None:

@@ -66,9 +66,7 @@ def _soon_idle(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_soon_idle")
 def test_lag_rises_and_the_cause_is_found(spark: SparkSession, service: ModelStreams, tmp_path: Path) -> None:
-    """A listener counts what was read and written. When a stranger uses up a shard's reads, the refusals show
-    at that shard alone; when he stops, all is read.
-    """
+    """A listener counts what was read and written."""
     stream, sink = service.create(2), service.create(1)
     shard, other = sorted(service.open_shards(stream))
     seen: list[QueryMetrics] = []

@@ -1,8 +1,4 @@
-"""Rows come on time: a windowed count with a watermark of a minute counts each row of a backlog.
-
-Spark drops rows that are later than the watermark, and counts them (``numRowsDroppedByWatermark``). An hour
-of records takes no hour: the service's clock is set forward while they are put.
-"""
+"""Rows come on time: a windowed count with a watermark of a minute counts each row of a backlog."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-import sluice
 from integration.model import SECOND
 from integration.support.fan_out import wait_for_no_agents
 from integration.support.model_streams import ModelStreams
@@ -266,43 +261,6 @@ def test_a_drift_holds_whatever_the_limits(
     counting, backlog = read_refusing(spark, service, checkpoint, options, available=available)
 
     check_nothing_dropped(counting, backlog)
-
-
-def test_without_a_drift_throttled_shards_are_left_behind(
-    spark: SparkSession, service: ModelStreams, checkpoint: str
-) -> None:
-    """What the other tests look for: rows are missing from the counts, and Spark's figure says so."""
-    counting, backlog = read_refusing(spark, service, checkpoint, LIMITED)
-
-    assert 0 < counting.dropped <= backlog.put - counting.counted
-
-
-def test_rows_that_are_dropped_are_logged(
-    spark: SparkSession, service: ModelStreams, checkpoint: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Records that come an hour late are in no window. The application's log says so, with what helps."""
-    late = 5
-    sluice.register(spark)
-    backlog = Backlog(service, service.create(1))
-    backlog.pass_minutes(3)
-    counting = Counting.start(read_stream(spark, service.endpoint, backlog.stream), checkpoint)
-    counting.wait_for_all(backlog)
-    for number in range(late):
-        # Two minutes apart, a minute may end between two puts: each has a window of its own all the same. Of
-        # those that share one, Spark counts one.
-        backlog.put_late(60 + 2 * number)
-    counting.read_all(backlog)
-
-    assert counting.dropped == late
-    assert counting.counted == backlog.put - late
-
-    def told() -> list[str]:
-        """Of this query: Spark may tell late of the one before."""
-        begin = f"query visits ({counting.query.id}): rows dropped for coming later than the watermark"
-        return [line for line in caplog.messages if line.startswith(begin)]
-
-    wait_until(lambda: any(f"at least {late} so far" in line for line in told()), "the warning")
-    assert "maxDrift" in told()[0]
 
 
 def test_an_idle_shard_holds_nobody_back_in_fan_out(

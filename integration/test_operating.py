@@ -6,21 +6,19 @@ import io
 import json
 import shutil
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors.exceptions.base import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from integration.support.kinesis import REGION
 from integration.support.model_streams import ModelStreams
 from integration.support.queries import read_stream, start
-from integration.support.recorded_kinesis import RecordedKinesis
 from integration.support.s3 import Lake
 from integration.support.servers import Server
-from integration.test_recorded_checkpoints import RECORDINGS, Recording, read_by
+from integration.test_recorded_checkpoints import RECORDINGS
 from sluice.cli.app import main
 from sluice.instants import iso_instant
 
@@ -87,74 +85,11 @@ def test_a_reset_query_goes_on_at_the_time(
     assert [(each["basis"], each["millisBehind"]) for each in shards.values()] == [("service", 0)] * 2
 
 
-def test_a_query_with_state_counts_again_what_it_reads_again(
-    spark: SparkSession, service: ModelStreams, tmp_path: Path
-) -> None:
-    """Its state has a version for the next batch, and is not set back."""
-    stream, checkpoint = service.create(1), tmp_path / "checkpoint"
-    put(service, stream, "word")
-    counts: list[int] = []
-
-    def count(frame: DataFrame, _: int) -> None:
-        counts.extend(row["count"] for row in frame.collect())
-
-    def run() -> None:
-        frame = read_stream(spark, service.endpoint, stream).groupBy("shardId").count()
-        writer = frame.writeStream.outputMode("update").foreachBatch(count)
-        query = writer.option("checkpointLocation", str(checkpoint)).trigger(**NOW).start()
-        query.awaitTermination()
-
-    run()
-    sluice(
-        *("offsets", "reset", checkpoint, "--to-trim-horizon", "--execute", "--force"),
-        *options(service.endpoint),
-    )
-    run()
-
-    assert counts == [20, 40]
-
-
-def test_several_streams(spark: SparkSession, service: ModelStreams, tmp_path: Path) -> None:
-    """One shard of one stream is read again, and nothing else."""
-    one, two = service.create(1), service.create(2)
-    checkpoint = tmp_path / "checkpoint"
-    expected = put(service, one, "one")
-    put(service, two, "two")
-    frame = read_stream(spark, service.endpoint, f"{one},{two}")
-    start(frame, str(checkpoint), **NOW)
-    assert set(sluice("offsets", "show", checkpoint)["sources"][0]["streams"]) == {one, two}
-
-    sluice(
-        *("offsets", "reset", checkpoint, "--to-trim-horizon", "--shard", f"{one}/shardId-000000000000"),
-        *("--execute", "--force", *options(service.endpoint)),
-    )
-
-    assert words(start(frame, str(checkpoint), **NOW).rows) == expected
-
-
-def test_a_killed_query_is_reset(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's own files of a query that was killed in a batch: all records come in batches after that one."""
-    recording = Recording.load("polling")
-    checkpoint = Path(shutil.copytree(recording.directory / "checkpoint", tmp_path / "checkpoint"))
-    with RecordedKinesis(recording.stream).running() as kinesis:
-        sluice(
-            *("offsets", "reset", checkpoint, "--to-trim-horizon", "--execute", "--force"),
-            *options(kinesis.endpoint),
-        )
-        unlimited = recording.source(spark, kinesis, maxRecordsPerTrigger="10000")
-        again = start(unlimited, str(checkpoint), **NOW)
-
-    assert min(again.batches) == recording.in_flight + 1
-    assert Counter(read_by(again.rows)) == Counter(recording.expected())
-
-
 @pytest.mark.parametrize("damaged", ["offsets", "commits"])
 def test_a_damaged_file_that_keeps_spark_from_starting(
     spark: SparkSession, service: ModelStreams, tmp_path: Path, damaged: str
 ) -> None:
-    """The file before the last one in `offsets`, or the last one in `commits`: a reset mends either. Without
-    a damaged entry of `commits`, as the command advises, the batch runs again.
-    """
+    """The file before the last one in `offsets`, or the last one in `commits`: a reset mends either."""
     stream, checkpoint = service.create(2), tmp_path / "checkpoint"
     frame = read_stream(spark, service.endpoint, stream)
     expected = [*put(service, stream, "one")]

@@ -64,9 +64,7 @@ def wait_until_polled(
 def test_the_tip_is_read_once_and_an_agent_that_is_killed_costs_no_record(
     spark: SparkSession, service: ModelStreams, checkpoint: str, place: str
 ) -> None:
-    """SIGKILL in mid-stream: planner and tasks read until another agent does. Before and after, they read
-    nothing; and the service, with its limit of 5 reads a second and shard, refuses nothing.
-    """
+    """SIGKILL in mid-stream: planner and tasks read until another agent does."""
     producer = Producer(service, service.create(2))
     producer.put(100)
     reads = ReadsOfOthers()

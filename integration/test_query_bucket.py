@@ -66,29 +66,10 @@ def check_rate(noted: Sequence[tuple[float, float]], rate: float, burst: float) 
             assert total <= rate * (at - begin + DELAY) + burst, (at - begin, total)
 
 
-@pytest.mark.parametrize(("unit", "column", "rate"), [("records", 1, 300), ("bytes", 2, 6000)])
-def test_a_batch_write(
-    make_spark: Callable[..., SparkSession], directory: Path, unit: str, column: int, rate: int
-) -> None:
-    """Four tasks side by side: a burst, then the rate, whichever task is sending."""
-    spark = make_spark(master="local[4]")
-    burst = rate // 3
-    given = options(directory, rate, burst, tokenBucketUnit=unit)
-    rows(spark, 1500, 4).write.format("async-sink").options(**given).mode("append").save()
-
-    noted = requests_noted(directory)
-    assert sum(entries for _, entries, _ in noted) == 1500
-    check_rate([(each[0], each[column]) for each in noted], rate, burst)
-    seconds = noted[-1][0] - noted[0][0]
-    assert seconds + DELAY >= 1500 / 300 - 1
-
-
 def test_a_stream(
     make_spark: Callable[..., SparkSession], directory: Path, tmp_path: Path, checkpoint: str
 ) -> None:
-    """The rate holds from one micro-batch to the next, with one server. When that is killed, nothing is sent,
-    and the query fails. Started again, it has another server, and goes on where it was.
-    """
+    """The rate holds from one micro-batch to the next, with one server."""
     spark = make_spark(master="local[4]")
     rate, burst = 200, 50
     source = tmp_path / "source"

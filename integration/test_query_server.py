@@ -128,9 +128,7 @@ def test_a_connection_says_why_it_is_not_there() -> None:
 
 
 def test_a_server_is_found_again(directory: Path, owner: subprocess.Popen[bytes]) -> None:
-    """By all writers of a Spark application. When that has ended, it serves the tasks that are connected, and
-    ends some time after they have gone.
-    """
+    """By all writers of a Spark application."""
     address = find_or_start(HOST, owner=owner.pid)
     assert find_or_start(HOST, owner=owner.pid) == address
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700

@@ -42,11 +42,7 @@ def run(program: str, directory: Path, endpoint: str, **environment: str) -> str
 
 
 def test_the_first_screen_works_as_printed(streams: Streams, tmp_path: Path) -> None:
-    """The two examples, one after the other in a fresh Python, copy a stream as they say.
-
-    All that differs from print is where the service is, which the environment says, and where the
-    checkpoint lies.
-    """
+    """The two examples, one after the other in a fresh Python, copy a stream as they say."""
     program = "\n".join(printed("README.md")[:FIRST_SCREEN])
     source, target = re.findall(r'"streamName", "([^"]+)"', program)
     regions = set(re.findall(r'"region", "([^"]+)"', program))

@@ -25,10 +25,7 @@ LISTED = 5
 
 
 class Producer:
-    """Puts records ``key:counter``, with a counter from 0 for each partition key.
-
-    One put has one record of each key, so the counters of a key tell the order of its records.
-    """
+    """Puts records ``key:counter``, with a counter from 0 for each partition key."""
 
     def __init__(self, streams: Streams, stream: str) -> None:
         self._streams = streams
@@ -146,22 +143,6 @@ def test_reshards_before_the_query_starts(
     assert read_after_reshards(spark, service, checkpoint, maxRecordsPerTrigger="200") > 1
 
 
-@BOTH
-def test_a_resharded_backlog_is_one_batch(
-    spark: SparkSession, service: ModelStreams, checkpoint: str
-) -> None:
-    """Without limits one task reads a family of shards from its first parents to its last children."""
-    assert read_after_reshards(spark, service, checkpoint) == 1
-
-
-@BOTH
-def test_a_family_of_more_shards_than_a_task_reads(
-    spark: SparkSession, service: ModelStreams, checkpoint: str
-) -> None:
-    """It takes several batches, so that no task has more to read than the others."""
-    assert read_after_reshards(spark, service, checkpoint, shardsPerTask="1") > 1
-
-
 def test_reshards_of_an_emulator(spark: SparkSession, resharding_streams: Streams, checkpoint: str) -> None:
     """The same on a server that others have written."""
     read_after_reshards(spark, resharding_streams, checkpoint, maxRecordsPerTrigger="200")
@@ -220,20 +201,6 @@ def test_reshards_while_the_query_is_stopped(
     reshard(service, stream, lambda: producer.put_rounds(5))
     query = recorder.start(source(spark, service, stream, maxRecordsPerTrigger="100"))
     wait_for_all(recorder, query, producer)
-
-    check(recorder, producer, service, stream)
-
-
-def test_available_now_follows_reshards(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
-    """A run reads parents and children up to what was there at its start in one batch; the next goes on."""
-    stream = service.create(2)
-    producer = Producer(service, stream)
-    recorder = Recorder(checkpoint)
-    for runs in (1, 2):
-        reshard(service, stream, lambda: producer.put_rounds(10))
-        service.clock.advance(seconds=LISTED)
-        recorder.run_available(source(spark, service, stream))
-        assert len(recorder.batches) == runs
 
     check(recorder, producer, service, stream)
 

@@ -154,29 +154,6 @@ def test_directories_are_spelt_as_spark_spells_them(spark: SparkSession) -> None
         assert hive_escaped(text) == utils.escapePathName(text)
 
 
-def test_epochs_without_rows_leave_nothing(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """Neither a file nor a manifest."""
-    frame = spark.range(10).where("id < 0").union(spark.range(0))
-    source = tmp_path / "rows"
-    spark.range(10).repartition(2).write.parquet(str(source))
-    query = (
-        spark.readStream.schema(frame.schema)
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(source))
-        .where("id < 0")
-        .writeStream.format("async-sink")
-        .options(**lake.options())
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    write(frame, lake)
-
-    assert lake.listed() == []
-    assert lake.uploads() == []
-
-
 def failing_once(number: int) -> int:
     """Fails the first attempt of a task, after most of its rows."""
     context = TaskContext.get()
@@ -247,60 +224,6 @@ def test_a_query_that_fails_leaves_nothing_and_goes_on(
     lake.check_nothing_else()
     (manifest,) = lake.manifests()
     assert manifest["batch"] == 0
-
-
-def test_a_batch_write_that_fails_leaves_nothing(spark: SparkSession, lake: Lake) -> None:
-    """None of its rows counts, and none of its uploads stays."""
-    frame = spark.range(COUNT).repartition(4).selectExpr("IF(id = 777, raise_error('a bad row'), id) id")
-    with pytest.raises(Exception, match="a bad row"):
-        write(frame.select(f.col("id").cast("bigint")), lake)
-
-    assert lake.listed() == []
-    assert lake.uploads() == []
-
-
-def test_two_writes_in_foreach_batch(spark: SparkSession, moto: Server, tmp_path: Path) -> None:
-    """Each is a batch write of its own: neither is taken for the other one come again."""
-    lake = Lake(moto.endpoint)
-    spark.range(100).write.parquet(str(tmp_path / "rows"))
-
-    def twice(batch: DataFrame, _: int) -> None:
-        write(batch, lake)
-        write(batch.selectExpr("id + 100 AS id"), lake)
-
-    query = (
-        spark.readStream.schema("id BIGINT")
-        .parquet(str(tmp_path / "rows"))
-        .writeStream.foreachBatch(twice)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-
-    assert sorted(row.id for row in lake.read(spark, tmp_path, "id BIGINT").collect()) == list(range(200))
-    lake.check_nothing_else()
-    assert {manifest["query"].partition("-")[0] for manifest in lake.manifests()} == {"write"}
-
-
-def test_the_uploads_of_others_are_left_alone(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """Of another query below the same path, and of whoever else."""
-    foreign = [
-        "events/part-00000_another-query_00000000000000000000_run_0_0000.jsonl",
-        "events/anything.bin",
-    ]
-    for key in foreign:
-        lake.client.create_multipart_upload(Bucket=lake.bucket, Key=key)
-    write_stream(spark.range(10).toDF("id"), lake, tmp_path, files=1)
-
-    assert sorted(lake.uploads()) == sorted(foreign)
-    assert len(lake.files()) > 0
-
-
-def test_a_bucket_that_is_not_there_fails_with_its_name(spark: SparkSession, lake: Lake) -> None:
-    """In the task, and told to the user."""
-    with pytest.raises(Exception, match="NoSuchBucket"):
-        write(spark.range(10).toDF("id"), lake, path="s3://nowhere-to-be-found/x")
 
 
 LARGE = """
@@ -401,18 +324,6 @@ def test_a_repeated_version_of_foreach_batch_is_written_once(
     assert not failures
     assert ids(lake, spark, tmp_path) == list(range(10))
     lake.check_nothing_else()
-
-
-def test_versions_are_not_for_streams(spark: SparkSession, moto: Server, tmp_path: Path) -> None:
-    """Nor for destinations without a committer. The error names the option."""
-    lake = Lake(moto.endpoint)
-    versioned: Any = {"txnAppId": "app", "txnVersion": "1"}
-    with pytest.raises(Exception, match="'txnAppId' and 'txnVersion' are for batch writes"):
-        write_stream(spark.range(1), lake, tmp_path, **versioned)
-    with pytest.raises(Exception, match="'txnAppId' is for destinations that commit"):
-        spark.range(1).selectExpr("'x' AS data").write.format("async-sink").mode("append").options(
-            destination="firehose", deliveryStream="x", **versioned
-        ).save()
 
 
 def ids(lake: Lake, spark: SparkSession, directory: Path) -> list[int]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.model.sending import WireFault
 from integration.support.model_streams import ModelStreams
 from integration.support.producer import Producer, check_exact
 from integration.support.queries import PUBLISHERS, read_stream, start, wait_until
@@ -95,9 +92,7 @@ LASTING = [
 
 
 def test_a_refusal_that_lasts_is_named(spark: SparkSession, service: ModelStreams, tmp_path: Path) -> None:
-    """The query fails at once, and says which call of what was refused and why. When the reason is gone, it
-    starts again from where it was.
-    """
+    """The query fails at once, and says which call of what was refused and why."""
     producer = Producer(service, service.create(1))
     recorder = Recorder(str(tmp_path / "running"))
     for number, (operation, publisher, code) in enumerate(LASTING):
@@ -162,39 +157,3 @@ def expired(service: ModelStreams) -> Callable[[], int]:
 
     before = count()
     return lambda: count() - before
-
-
-@BOTH
-def test_listings_that_do_not_come(
-    spark: SparkSession, service: ModelStreams, checkpoint: str, driver_log: Path
-) -> None:
-    """While the service is silent about shards, those that are known are read on, and the log says so, once.
-    Then the children of a shard that was split meanwhile are read.
-    """
-    producer = Producer(service, service.create(1))
-    producer.put(10)
-    recorder = Recorder(checkpoint)
-    query = recorder.start(read_stream(spark, service.endpoint, producer.stream, **QUICK))
-    recorder.wait_for(query, producer.count)
-    service.damage(WireFault(operation="ListShards", kind="stall", seconds=8.0))
-    said = f"shards of {producer.stream} could not be listed"
-    wait_until(lambda: said in driver_log.read_text(), "the log to say so")
-    for _ in range(3):
-        producer.put(10)
-        recorder.wait_for(query, producer.count)
-    (parent,) = service.open_shards(producer.stream)
-    service.split(producer.stream, parent)
-    producer.put(10)
-    recorder.wait_for(query, producer.count)
-    again = f"shards of {producer.stream} are listed again"
-
-    def told() -> list[str]:
-        """Which of the two, line by line. On a slow machine a listing may take too long by itself."""
-        return re.findall(f"{said}|{again}", driver_log.read_text())
-
-    wait_until(lambda: told()[-1] == again, "listings to come")
-    query.stop()
-
-    check_exact(recorder, producer)
-    assert told()[:2] == [said, again]
-    assert all(one != other for one, other in itertools.pairwise(told()))

@@ -178,9 +178,7 @@ def test_archive_that_the_driver_does_not_have(
 
 
 def test_py_files(cluster: Cluster, bare: Path, place: Path, tmp_path: Path) -> None:
-    """Works for applications that register the formats, where hosts have what Sluice needs. Spark gives the
-    process that plans a streaming read nothing of these files, so they are on the driver's path as well.
-    """
+    """Works for applications that register the formats, where hosts have what Sluice needs."""
     sent = zip_of_sluice(tmp_path / "sluice.zip")
     settings = {"PYSPARK_PYTHON": str(bare), "PYTHONPATH": str(sent)}
     with application(cluster, place, settings, "--py-files", str(sent), formats="registered") as started:

@@ -192,10 +192,7 @@ class Run:
         return {each["batch_id"] for each in self.steps.figures if each["timeouts"]}
 
     def check(self) -> None:
-        """All rows of committed epochs are stored, and only an epoch that was struck has rows twice.
-
-        So has one with requests that were given up: the figures say which.
-        """
+        """All rows of committed epochs are stored, and only an epoch that was struck has rows twice."""
         stored = self.store.rows()
         missing = set(range(self.committed() * ROWS_OF_EPOCH)) - stored.keys()
         assert not missing, f"{len(missing)} rows of committed epochs: {self.struck}"
@@ -319,9 +316,7 @@ def matrix() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("store", "blows"), list(matrix()), indirect=["store"])
 def test_no_row_of_a_committed_epoch_is_missing(store: Store, blows: list[Blow], tmp_path: Path) -> None:
-    """Whatever is struck at whichever step. Rows come twice only in the epoch that was under way; what was
-    struck leaves no process, and a query that has ended sends nothing.
-    """
+    """Whatever is struck at whichever step."""
     proxy = HoldingProxy(store.endpoint, lambda *_: REQUEST)
     with Steps().running() as announced, proxy.running(), started_drivers() as drivers:
         options = {

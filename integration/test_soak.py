@@ -1,7 +1,4 @@
-"""A query that reads by fan-out for a while, beside a producer that never pauses: it counts every record.
-
-Ten minutes, or `SLUICE_SOAK_SECONDS`. A subscription is renewed after four to four and a half.
-"""
+"""A query that reads by fan-out for a while, beside a producer that never pauses: it counts every record."""
 
 from __future__ import annotations
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,10 +16,9 @@ from pyspark.sql import Row, SparkSession
 
 from integration.model import LOST_ANSWER, SECOND
 from integration.model.sending import WireFault
-from integration.model.server import ModelServer
 from integration.support.kinesis import REGION
 from integration.support.model_streams import ModelStreams
-from integration.support.queries import WAIT, logged_offsets, read, read_stream, start, wait_until
+from integration.support.queries import WAIT, logged_offsets, read, read_stream, start
 from integration.support.servers import Server
 from integration.support.spark import SPARK_VERSION
 
@@ -129,13 +126,6 @@ def test_a_read_starts_at_a_time(spark: SparkSession, service: ModelStreams, wav
     assert of(frame.collect()) == waves.since(instant)
 
 
-def test_a_read_from_latest_to_latest_is_empty(
-    spark: SparkSession, service: ModelStreams, waves: Waves
-) -> None:
-    """Records that were there when the read was planned lie before ``LATEST``."""
-    assert read(spark, service.endpoint, waves.first, startingPosition="LATEST").collect() == []
-
-
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
 @pytest.mark.parametrize("place", [0, 17, -1])
 def test_a_read_starts_at_a_sequence_number(
@@ -153,22 +143,6 @@ def test_a_read_starts_at_a_sequence_number(
     least = number if kind == "AT_SEQUENCE_NUMBER" else number + 1
     assert rest
     assert of(rows) == sorted([record for record in shard if record.number >= least] + rest)
-
-
-@BOTH
-def test_sequence_numbers_of_several_streams(
-    spark: SparkSession, service: ModelStreams, waves: Waves, checkpoint: str
-) -> None:
-    """With several streams the JSON names them; a stream that is not listed starts at its oldest record."""
-    (shard,) = service.open_shards(waves.second)
-    last = max(record for record in waves.records if record.stream == waves.second)
-    position = json.dumps({waves.second: {shard: {"AT_SEQUENCE_NUMBER": last.written}}})
-    frame = read_stream(spark, service.endpoint, f"{waves.first},{waves.second}", startingPosition=position)
-
-    run = start(frame, checkpoint, availableNow=True)
-
-    expected = [record for record in waves.records if record.stream == waves.first or record == last]
-    assert of(run.rows) == sorted(expected)
 
 
 @BOTH
@@ -242,22 +216,6 @@ def test_latest_is_pinned_when_the_query_first_starts(
     pinned = logged_offsets(checkpoint)[0]["streams"][stream]
     assert {len(set(position)) for position in pinned.values()} == {2}
     assert all(position["at"].endswith("Z") and position["pinned"] for position in pinned.values())
-
-
-def test_with_a_checkpoint_the_starting_position_is_ignored(
-    spark: SparkSession, service: ModelStreams, checkpoint: str
-) -> None:
-    """The query goes on from its offsets."""
-    stream = service.create(1)
-    service.put(stream, records(10))
-    start(read_stream(spark, service.endpoint, stream), checkpoint, availableNow=True)
-    later = records(5, start=10)
-    service.put(stream, later)
-
-    frame = read_stream(spark, service.endpoint, stream, startingPosition="LATEST")
-    run = start(frame, checkpoint, availableNow=True)
-
-    assert [bytes(row.data) for row in run.rows] == [data for _, data in later]
 
 
 # --- what a batch holds -------------------------------------------------------------------------------
@@ -343,19 +301,6 @@ def test_available_now_reads_a_backlog_in_batches_within_the_limit(
     assert of(rows) == sorted(backlog.records)
 
 
-@needs_admission_control
-def test_once_takes_all_in_one_batch(
-    spark: SparkSession, service: ModelStreams, backlog: Backlog, checkpoint: str
-) -> None:
-    """``Trigger.Once`` lifts the limits."""
-    frame = read_stream(spark, service.endpoint, backlog.stream, maxRecordsPerTrigger="50")
-
-    run = start(frame, checkpoint, once=True)
-
-    assert run.sizes == [600]
-    assert of(run.rows) == sorted(backlog.records)
-
-
 @BOTH
 def test_an_idle_query_makes_no_batches(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
     """Without news the offset stays the same, so Spark makes no batch and logs nothing."""
@@ -402,64 +347,7 @@ def offset(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
     return json.loads(value) if isinstance(value, str) else value
 
 
-def test_the_drivers_log_shows_the_lag_of_every_shard(
-    spark: SparkSession, service: ModelStreams, backlog: Backlog, checkpoint: str, tmp_path: Path
-) -> None:
-    """``millisBehindLatest`` by shard is on the driver's stderr, though nobody has configured logging."""
-    service.change_laws(late_tip=0.0)  # so that the last page says that it is the last
-    frame = read_stream(spark, service.endpoint, backlog.stream)
-    with standard_error(spark, tmp_path / "stderr") as written:
-
-        def lines() -> list[str]:
-            """Whole ones: the JVM passes on a part of a line if there is no more yet."""
-            return [
-                line
-                for line in written.read_text().splitlines(keepends=True)
-                if "millisBehindLatest {" in line and line.endswith("\n")
-            ]
-
-        start(frame, checkpoint, availableNow=True)
-        wait_until(lines, "the lag on stderr")
-        line = lines()[0]
-
-    lag = json.loads(line.partition("millisBehindLatest ")[2])
-    assert lag == {f"{backlog.stream}/{shard}": 0 for shard in service.open_shards(backlog.stream)}
-
-
-@contextlib.contextmanager
-def standard_error(spark: SparkSession, path: Path) -> Iterator[Path]:
-    """The file with what the driver's JVM and its Python processes write to stderr in the ``with`` block."""
-    jvm: Any = spark.sparkContext._jvm
-    before = jvm.java.lang.System.err
-    stream = jvm.java.io.PrintStream(str(path))
-    jvm.java.lang.System.setErr(stream)
-    try:
-        yield path
-    finally:
-        jvm.java.lang.System.setErr(before)
-
-
 # --- shards that come while it runs -------------------------------------------------------------------
-
-
-@BOTH
-def test_shards_that_open_while_it_runs_are_found(
-    spark: SparkSession, service: ModelStreams, checkpoint: str
-) -> None:
-    """The children of a split are read from their beginning, without a restart."""
-    stream = service.create(1)
-    service.put(stream, records(20))
-    frame = read_stream(spark, service.endpoint, stream, shardDiscoveryInterval="500ms")
-    run = start(frame, checkpoint)
-    run.wait_for_rows(20)
-    (parent,) = service.open_shards(stream)
-    service.split(stream, parent)
-    service.put(stream, records(40, start=20))
-    run.wait_for_rows(60)
-    rows = run.stop()
-
-    assert sorted(bytes(row.data) for row in rows) == [data for _, data in records(60)]
-    assert {row.shardId for row in rows} == {parent, *service.open_shards(stream)}
 
 
 # --- aggregated records -------------------------------------------------------------------------------
@@ -606,20 +494,6 @@ def test_a_task_that_is_throttled_waits(spark: SparkSession, service: ModelStrea
 
     assert service.failed == {("GetRecords", code): 10}
     assert of(run.rows) == sorted(known(service, stream))
-
-
-def test_a_tasks_first_calls_are_retried_like_any_other(spark: SparkSession, service: ModelStreams) -> None:
-    """A new worker has not reached the endpoint, but the driver has: the worker does not give up sooner."""
-    stream = service.create(1)
-    service.put(stream, records(10))
-    with contextlib.closing(ModelServer(service.model)) as server:  # an endpoint that no worker knows
-        frame = read(spark, server.endpoint, stream, **QUICK)
-        plan: Any = frame._jdf.queryExecution()
-        assert plan.toRdd().getNumPartitions() == 1
-        service.model.faults.force("GetShardIterator", LOST_ANSWER, times=3)
-
-        assert of(frame.collect()) == sorted(known(service, stream))
-    assert service.failed == {("GetShardIterator", LOST_ANSWER): 3}
 
 
 def test_a_role_is_assumed_at_both_ends(

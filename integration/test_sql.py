@@ -83,17 +83,6 @@ def test_a_temporary_view_has_its_options(place: Place) -> None:
         place.spark.sql("DROP VIEW v")
 
 
-def test_the_columns_are_the_same_whatever_kind_of_timestamp_a_session_means(place: Place) -> None:
-    """Arrival times are instants. The setting says what "timestamp" means in the text of a schema."""
-    place.spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
-    try:
-        read = place.spark.read.format("kinesis-efo").options(**place.reading).load()
-        assert dict(read.dtypes)["approximateArrivalTimestamp"] == "timestamp"
-        assert read.where("approximateArrivalTimestamp IS NOT NULL").count() == len(RECORDS)
-    finally:
-        place.spark.conf.unset("spark.sql.timestampType")
-
-
 def test_a_table_gets_its_options_where_it_is_read(place: Place) -> None:
     """Spark keeps what is stored with it to itself."""
     assert place.words(f"SELECT string(data) FROM {place.source} WITH ({clause(place.reading)})") == WORDS
@@ -105,14 +94,6 @@ def test_a_table_gets_its_options_where_it_is_read(place: Place) -> None:
     assert "write SELECT ... FROM <table> WITH (streamName = '...', ...)" in str(failure.value)
 
 
-def test_options_that_would_be_kept_from_us_are_refused(place: Place) -> None:
-    """``CREATE TABLE`` with options makes a table that cannot be read."""
-    with pytest.raises(PySparkException) as failure:
-        place.spark.sql(f"CREATE TABLE other USING `kinesis-efo` OPTIONS ({clause(place.reading)})")
-    assert "Spark does not pass on options that are stored with a table" in str(failure.value)
-    assert "CREATE TEMPORARY VIEW <view> USING `kinesis-efo` OPTIONS (...)" in str(failure.value)
-
-
 def test_insert_into_a_table(place: Place) -> None:
     """With the options of the statement."""
     rows = f"SELECT upper(string(data)), partitionKey FROM {place.source} WITH ({clause(place.reading)})"
@@ -121,13 +102,6 @@ def test_insert_into_a_table(place: Place) -> None:
     with pytest.raises(PySparkException) as failure:
         place.spark.sql(f"INSERT INTO {place.sink} {rows}")
     assert "write INSERT INTO <table> WITH (destination = '...', ...)" in str(failure.value)
-
-
-def test_a_view_of_a_sink_says_what_to_write(place: Place) -> None:
-    """There is nothing to read in it."""
-    with pytest.raises(PySparkException) as failure:
-        place.spark.sql(f"CREATE TEMPORARY VIEW o USING `async-sink` OPTIONS ({clause(place.writing)})")
-    assert "there is nothing to read: write with df.write" in str(failure.value)
 
 
 def test_write_to_a_table(place: Place) -> None:

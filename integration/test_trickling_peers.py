@@ -1,8 +1,4 @@
-"""A peer that sends a byte now and then, at each socket that the project opens: no wait lasts for ever.
-
-The time-out of a socket begins anew with each byte. Nothing here says how long a wait takes, only that it
-ends, and that its connection does.
-"""
+"""A peer that sends a byte now and then, at each socket that the project opens: no wait lasts for ever."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from integration.support.adaptive_mode import AdaptiveModeStrategy
-from integration.support.chart import Line, Panel, draw
 from integration.support.shared_capacity import Make, Run, Scenario
 from sluice.sink import (
     AIMDScalingStrategy,
@@ -263,37 +262,6 @@ def mean(runs: list[Outcome]) -> Outcome:
     return Outcome(*(math.fsum(values) / len(runs) for values in zip(*runs, strict=True)))
 
 
-def picture(name: str, scenario: Scenario) -> str:
-    """What is accepted and what is refused for load, by strategy."""
-    runs = {each: Run(scenario, make(1)).until(30) for each, make in STRATEGIES.items()}
-    seconds = range(30)
-
-    def accepted(run: Run) -> list[tuple[float, float]]:
-        return [(float(n), float(run.accepted_between(n, n + 1))) for n in seconds]
-
-    takes = [(float(n), scenario.admitted(n + 0.5) * scenario.passing) for n in seconds]
-    panels = [
-        Panel(
-            f"{name}: accepted, records/s (dashed: what the service takes)",
-            [*(Line(each, accepted(run)) for each, run in runs.items()), Line("takes", takes, dashed=True)],
-            top=2 * CAPACITY,
-        ),
-        Panel(
-            "refused for load, records/s",
-            [Line(each, [(float(n), float(run.refused[n])) for n in seconds]) for each, run in runs.items()],
-            top=2 * CAPACITY,
-        ),
-    ]
-    return str(draw(f"congestion_{name.replace(' ', '_').replace(',', '')}", panels))
-
-
-PICTURES: Final = {
-    "four tasks": Scenario(latency=0.1, tasks=4),
-    "half of the entries fail": Scenario(latency=0.1, tasks=4, failing_entries=0.5),
-    "steps": Scenario(capacity=400.0, steps={10.0: CAPACITY, 20.0: 400.0}, latency=0.1, tasks=4),
-}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.congestion", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each row")
@@ -304,9 +272,6 @@ def main() -> int:
     words = [word for word in arguments.only.split(",") if word]
     chosen = [row for row in rows() if all(word in row.name for word in words)]
     table(chosen, arguments.seeds, arguments.jobs, list(STRATEGIES)[: 1 if arguments.alone else None])
-    for name, scenario in PICTURES.items():
-        if not words:
-            print(f"picture: {picture(name, scenario)}")
     return 0
 
 

@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from integration.benchmarks.floor import FedSource, FloorSource
 from integration.demo.quiet import quiet_spark
 from integration.support import servers
-from integration.support.chart import OUTPUT, Line, Panel, draw
+from integration.support.chart import OUTPUT
 from integration.support.kinesis import REGION, Streams
 
 MODES: dict[str, dict[str, str]] = {
@@ -48,7 +48,6 @@ PREHEAT = 15.0  # seconds of a floor that does not count: the JVM gets faster fo
 WARM_UP = 5.0  # seconds of each query after its first row, which waits for Spark to start workers
 START_LIMIT = 60.0
 DRAIN_LIMIT = 15.0
-SHOWN = 3.0  # highest latency in the picture, in seconds
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,6 @@ def main() -> int:
     arguments = parser.parse_args()
     counts = [int(count) for count in arguments.shards.split(",")]
     good = True
-    panels = []
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
         server = stack.enter_context(servers.ministack())
@@ -214,8 +212,7 @@ def main() -> int:
                 delay = delivery(streams, stream, arguments.seconds / 2)
                 runs = dict(measure_all(spark, streams, stream, producer, arguments.seconds))
             good = report(count, runs, delay) and good
-            panels.append(Panel(f"{count} shards: rows that have arrived, %, after", lines(runs)))
-    print(f"picture: {draw('fan_out_latency', panels)}, log of Spark and its workers: {log}")
+    print(f"log of Spark and its workers: {log}")
     return 0 if good else 1
 
 
@@ -253,20 +250,6 @@ def report(count: int, runs: dict[str, Measured], delay: Measured) -> bool:
     free = runs[FED].p50 + delivered
     print(f"a source that costs nothing, with that delivery: {1000 * free:,.0f} ms", flush=True)
     return good and not any(run.missing for run in runs.values())
-
-
-def lines(runs: dict[str, Measured]) -> list[Line]:
-    return [
-        Line(
-            mode,
-            [
-                (latency, 100 * n / len(run.latencies))
-                for n, latency in enumerate(run.latencies, 1)
-                if latency <= SHOWN
-            ],
-        )
-        for mode, run in runs.items()
-    ]
 
 
 if __name__ == "__main__":

@@ -22,13 +22,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from integration.benchmarks import server
-from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import prepare_environment
 from sluice.channels.channel import Address, connect
@@ -144,7 +143,6 @@ class Pass:
     seconds: float
     cpu: float  # seconds of the agent
     data: float  # MB of record data
-    points: list[tuple[float, float]] = field(default_factory=list)  # seconds, MB/s since the last point
 
     @property
     def rate(self) -> float:
@@ -193,7 +191,6 @@ class Bench:
         self._wait_for_agent()
         before, start = self._cpu(), time.monotonic()
         busy: set[SplitId] = set()
-        steps: list[tuple[float, float]] = [(0.0, 0.0)]
         fetched = 0.0
         while any(not isinstance(p, After) or p.sequence < last for p in positions.values()):
             if time.monotonic() > start + LIMIT:
@@ -210,12 +207,9 @@ class Bench:
                     fetched += (end.sequence - begin) * SIZE / 1e6
                     positions[split] = end
                     busy.discard(split)
-            if time.monotonic() - start > steps[-1][0] + 0.1:
-                steps.append((time.monotonic() - start, fetched))
             time.sleep(PAUSE)
         seconds, cpu = time.monotonic() - start, self._cpu() - before
-        points = [(t, (mb - b) / (t - s)) for (s, b), (t, mb) in itertools.pairwise(steps)]
-        return Pass(seconds, cpu, fetched, points)
+        return Pass(seconds, cpu, fetched)
 
     def _request(self, split: SplitId, position: Position, client: Connection) -> bool:
         progress = self._client.progress(split, position)
@@ -316,13 +310,6 @@ def report(load: Load, runs: dict[str, list[Pass]], limit: float) -> int:
             f"{name:<26}{rate:>17,.0f}{rate / limit:>17.2f}{1000 / rates[name]:>17.2f}"
             f"{rates[name]:>17,.0f}{rates[name] / GOAL:>17.2f}"
         )
-    panels = [
-        Panel(
-            f"{name}: record data, MB/s", [Line(f"pass {n}", each.points) for n, each in enumerate(passes, 1)]
-        )
-        for name, passes in runs.items()
-    ]
-    print(f"picture: {draw('fan_out_throughput', panels)}")
     good = rates["passed on"] >= GOAL
     print(f"one core of the agent passes on {'at least' if good else 'LESS than'} {GOAL:g} MB/s")
     return 0 if good else 1

@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 from integration.benchmarks import server
 from integration.benchmarks.backlog import STREAM, backlog
 from integration.benchmarks.versus import write_table
-from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import spark_session
 
@@ -39,39 +38,31 @@ def main() -> int:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
         spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
         # This comes first, because a process reports its peak since its start.
-        memory: list[tuple[float, float]] = []
         for factor in BACKLOGS:
             with server.serving(backlog, 16, 5 * factor, BACKLOG_PAGE, 1024) as at:
                 _read(spark, at, 16)
             records = 16 * BACKLOG_PAGE * 5 * factor
             workers, driver = _peak("pyspark.daemon"), _peak("integration.benchmarks.growth")
-            memory.append((records * 1024 / 1e6, workers))
             lines.append(f"{records:>12,} {records * 1024 / 1e6:>7,.0f} {workers:>12,.0f} {driver:>12,.0f}")
         lines += ["", f"{RECORDS:,} records of 100 B; 'the first' is the first line of each part"]
         lines.append(
             f"{'shards':>7} {'tasks':>6} {'s a batch':>10} {'us a record':>12}"
             "  times the first (lowest-highest)"
         )
-        by_shards: list[tuple[float, float]] = []
+        first: float | None = None
         for shards in SHARDS:
             pages = max(1, 20 // shards)
             with server.serving(backlog, shards, pages, RECORDS // shards // pages, 100) as at:
                 times = _batch(spark, at, 16)
-            by_shards.append((shards, statistics.median(times)))
-            lines.append(_row(shards, -(-shards // 16), times, by_shards[0][1]))
-        by_tasks: list[tuple[float, float]] = []
+            first = first or statistics.median(times)
+            lines.append(_row(shards, -(-shards // 16), times, first))
+        first = None
         with server.serving(backlog, 64, 1, RECORDS // 64, 100) as at:
             for per_task in PER_TASK:
                 times = _batch(spark, at, per_task)
-                by_tasks.append((64 // per_task, statistics.median(times)))
-                lines.append(_row(64, 64 // per_task, times, by_tasks[0][1]))
+                first = first or statistics.median(times)
+                lines.append(_row(64, 64 // per_task, times, first))
     write_table("growth", lines)
-    panels = [
-        Panel("seconds a batch, by shards", [Line("16 shards a task", by_shards)], unit=""),
-        Panel("seconds a batch of 64 shards, by tasks", [Line("tasks", by_tasks)], unit=""),
-        Panel("MiB of a worker at most, by MB of backlog", [Line("worker", memory)], unit=""),
-    ]
-    print(draw("growth", panels))
     return 0
 
 

@@ -31,7 +31,6 @@ from unittest.mock import patch
 
 from integration.benchmarks.versus import write_table
 from integration.model import numbers
-from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from sluice.channels.channel import Address
 from sluice.kinesis.options.config import source_config_from_options
@@ -281,20 +280,15 @@ def main() -> int:
     shards = [int(text) for text in parser.parse_args().shards.split(",")]
     titles = f"{'':<8} {'shards':>7} {'batch, ms':>10} {'no news, ms':>12} {'MiB':>6}"
     lines = [f"{titles} {'partitions, kB':>15} {'largest, B':>11} {'offset, kB':>11} {'report, kB':>11}"]
-    points: dict[str, list[tuple[float, float]]] = {}
     for name, pushed in (("polling", False), ("efo", True)):
         for count in shards:
             cost = measure(count, pushed=pushed)
-            points.setdefault(name, []).append((count, cost.batch * 1000))
             took = f"{cost.batch * 1000:>10.1f} {cost.idle * 1000:>12.2f} {cost.memory / 2**20:>6.0f}"
             lines.append(
                 f"{name:<8} {count:>7} {took} {cost.partitions / 1e3:>15,.1f} {cost.largest:>11,.0f} "
                 f"{cost.offset / 1e3:>11,.1f} {cost.report / 1e3:>11,.1f}"
             )
     write_table("planning", lines)
-    print(
-        draw("planning", [Panel("ms a batch, by shards", [Line(n, p) for n, p in points.items()], unit="")])
-    )
     return 0
 
 

@@ -23,7 +23,6 @@ from integration.benchmarks import server
 from integration.benchmarks.backlog import STREAM
 from integration.benchmarks.plain import put_rows
 from integration.benchmarks.versus import TITLES, compare, rows, write_table
-from integration.support.chart import Line, Panel, draw
 from integration.support.kinesis import REGION
 from integration.support.spark import spark_session
 
@@ -56,7 +55,6 @@ def main() -> int:
     arguments = parser.parse_args()
     lines = [f"{TITLES}   the sink, times it (lowest-highest)"]
     met = True
-    panels = []
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-bench-")))
         spark = stack.enter_context(spark_session(directory / "spark", {"spark.log.level": "ERROR"}))
@@ -65,11 +63,8 @@ def main() -> int:
             rates = compare(_ways(spark, endpoint, size, count), arguments.turns)
             lines += rows(size, rates, OURS)
             met = rates[OURS].against(rates[BY_HAND])[0] >= GOALS[size] and met
-            shown = [Line(way, list(enumerate(rates[way].values))) for way in (OURS, BY_HAND)]
-            panels.append(Panel(f"{size} B: records a second, by turn", shown, unit=""))
     lines.append(f"goals ({GOALS} times foreachPartition): {'met' if met else 'NOT met'}")
     write_table("sink_speed", lines)
-    print(draw("sink_speed", panels))
     return 0 if met else 1
 
 

@@ -22,7 +22,6 @@ from integration.benchmarks import server
 from integration.benchmarks.backlog import backlog, read_options
 from integration.benchmarks.plain import READY_BYTES, PlainSource, ReadySource
 from integration.benchmarks.versus import TITLES, Rates, compare, rows, session_with, write_table
-from integration.support.chart import Line, Panel, draw
 
 OURS, IN_JSON, BY_HAND, READY, BARE = "sluice", "sluice in JSON", "by hand", "ready batches", "bare client"
 GOALS = {100: 10.0, 1024: 4.0}  # times the rate of the source written by hand, by bytes of a record
@@ -53,17 +52,14 @@ def main() -> int:
     arguments = parser.parse_args()
     lines = [f"{TITLES}   sluice, times it (lowest-highest)"]
     met = True
-    panels = []
     with session_with(PlainSource, ReadySource) as spark:
         for load in LOADS:
             with server.serving(backlog, 1, load.pages, load.records, load.size) as endpoint:
                 rates = compare(_ways(spark, endpoint, load), arguments.turns)
             lines += rows(load.size, rates, OURS)
             met = _is_met(load, rates) and met
-            panels.append(_panel(load, rates))
     lines.append(f"goals ({GOAL_OF_LIMIT} of ready batches; by hand {GOALS}): {'met' if met else 'NOT met'}")
     write_table("source_speed", lines)
-    print(draw("source_speed", panels))
     return 0 if met else 1
 
 
@@ -98,12 +94,6 @@ def _is_met(load: Load, rates: dict[str, Rates]) -> bool:
     by_hand, _, _ = rates[OURS].against(rates[BY_HAND])
     of_limit, _, _ = rates[OURS].against(rates[READY])
     return by_hand >= GOALS.get(load.size, 0.0) and of_limit >= GOAL_OF_LIMIT
-
-
-def _panel(load: Load, rates: dict[str, Rates]) -> Panel:
-    shown = [way for way in rates if way != BARE]
-    lines = [Line(way, list(enumerate(rates[way].values))) for way in shown]
-    return Panel(f"{load.size} B: records a second, by turn", lines, unit="")
 
 
 if __name__ == "__main__":

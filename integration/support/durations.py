@@ -35,7 +35,6 @@ _SECONDS = {
     "integration/test_polling_agent.py": 20,
     "integration/test_readme_examples.py": 15,
     "integration/test_dynamodb_streams.py": 25,
-    "integration/test_seaweedfs.py": 30,
     "integration/test_custom_source.py": 25,
     "integration/test_examples.py": 15,
     "integration/test_many_shards.py": 22,
