@@ -126,8 +126,10 @@ def test_valid_schemas() -> None:
     [
         (
             {"value": StringType()},
-            "column 'data' (binary or string) is required: "
-            'selectExpr("to_json(struct(*)) AS data") makes it of all columns',
+            (
+                "column 'data' (binary or string) is required: "
+                'selectExpr("to_json(struct(*)) AS data") makes it of all columns'
+            ),
         ),
         ({}, "column 'data' (binary or string) is required"),
         (
