@@ -126,15 +126,6 @@ class Query:
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "logged\n"
 
-    def is_taken_over(self) -> None:
-        """Another reader has subscribed with its consumer."""
-        self.is_logged()
-        self._wait(self._is_pushed)
-        looks = self.model.calls["DescribeStreamConsumer"]
-        self.model.subscriptions("s", SHARD)[0].take_over()
-        # It looks whether the consumer is still there.
-        self._wait(lambda: self.model.calls["DescribeStreamConsumer"] > looks)
-
     def next_batch(self) -> str:
         """The end of the next batch that it logs."""
         assert self.process.stdout is not None
@@ -290,14 +281,6 @@ def test_a_query_that_gets_no_consumer_for_its_second_stream(server: ModelServer
         query.has_failed()
         assert server.model.calls["RegisterStreamConsumer"] == 1
         query.loses_consumer()
-
-
-def test_a_consumer_that_another_reader_uses_stays(server: ModelServer) -> None:
-    with running(server) as query:
-        query.is_taken_over()
-        query.process.send_signal(signal.SIGTERM)
-
-        query.keeps_consumer()
 
 
 @pytest.mark.parametrize("moment", [Query.is_creating, Query.is_planned])

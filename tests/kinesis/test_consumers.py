@@ -11,7 +11,7 @@ from kinesis_transport import OPTIONS, URL, Answer, Transport, answer, forget_pr
 
 from sluice.aws.calling.clients import client_for
 from sluice.errors import OptionError, ServiceError
-from sluice.kinesis.consumers.registrar import Consumer, ConsumerRegistrar
+from sluice.kinesis.consumers.registrar import ConsumerRegistrar
 from sluice.kinesis.options.config import SourceConfig, source_config_from_options
 from sluice.kinesis.planner.fan_out_coordinator import register_for_bounded_read
 from sluice.retry import Retrier
@@ -88,8 +88,11 @@ class Service:
         self.transport = Transport(self._next)
         self.transport.install(client_for(self.config.connection, "kinesis"))
         # Without jitter, every wait is the longest possible.
-        self.retrier = Retrier(sleep=self.slept.append, jitter=lambda: 1.0)
-        self.registrar = ConsumerRegistrar(self.config, retrier=self.retrier)
+        retrier = Retrier(sleep=self.slept.append, jitter=lambda: 1.0)
+        self.told: list[tuple[str, str]] = []
+        self.registrar = ConsumerRegistrar(
+            self.config, retrier=retrier, on_registered=lambda *each: self.told.append(each)
+        )
 
     def _next(self, operation: str, params: dict[str, Any]) -> Answer:
         del params
@@ -104,6 +107,11 @@ class Service:
     def count(self, operation: str) -> int:
         return self.operations.count(operation)
 
+    def ensure(self) -> tuple[str, bool]:
+        """The consumer, and whether this query has registered it."""
+        arn = self.registrar.ensure("orders")
+        return arn, ("orders", arn) in self.told
+
     def failure(self) -> ServiceError:
         with pytest.raises(ServiceError) as raised:
             self.registrar.ensure("orders")
@@ -113,36 +121,36 @@ class Service:
 # --- a consumer by name -------------------------------------------------------------------------------
 
 BY_NAME = {"StreamARN": STREAM_ARN, "ConsumerName": "me"}
-STATES: dict[str, tuple[dict[str, list[Script]], Consumer, list[str]]] = {
-    "active": ({DESCRIBE: [is_("ACTIVE")]}, Consumer("me", ARN, False), [DESCRIBE]),
+STATES: dict[str, tuple[dict[str, list[Script]], tuple[str, bool], list[str]]] = {
+    "active": ({DESCRIBE: [is_("ACTIVE")]}, (ARN, False), [DESCRIBE]),
     "being created": (
         {DESCRIBE: [is_("CREATING"), is_("CREATING"), is_("ACTIVE")]},
-        Consumer("me", ARN, False),
+        (ARN, False),
         [DESCRIBE] * 3,
     ),
     "not there": (
         {DESCRIBE: [GONE, is_("CREATING"), is_("ACTIVE")], REGISTER: [is_new()]},
-        Consumer("me", ARN, True),
+        (ARN, True),
         [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE],
     ),
     "being deleted": (
         {DESCRIBE: [is_("DELETING"), is_("DELETING"), GONE, is_("ACTIVE", NEWER)], REGISTER: [is_new(NEWER)]},
-        Consumer("me", NEWER, True),
+        (NEWER, True),
         [DESCRIBE, DESCRIBE, DESCRIBE, REGISTER, DESCRIBE],
     ),
     "registered by another at the same time": (
         {DESCRIBE: [GONE, is_("CREATING"), is_("ACTIVE")], REGISTER: [IN_USE]},
-        Consumer("me", ARN, False),
+        (ARN, False),
         [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE],
     ),
     "registered and deregistered by another at the same time": (
         {DESCRIBE: [GONE, is_("DELETING"), GONE, is_("ACTIVE")], REGISTER: [IN_USE, is_new()]},
-        Consumer("me", ARN, True),
+        (ARN, True),
         [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE, REGISTER, DESCRIBE],
     ),
     "registered, the stream being changed": (
         {DESCRIBE: [*[GONE] * 40, is_("ACTIVE")], REGISTER: [*[IN_USE] * 39, is_new()]},
-        Consumer("me", ARN, True),
+        (ARN, True),
         [*[DESCRIBE, REGISTER] * 40, DESCRIBE],
     ),
     "registered, and deregistered by somebody else before it is active": (
@@ -150,17 +158,17 @@ STATES: dict[str, tuple[dict[str, list[Script]], Consumer, list[str]]] = {
             DESCRIBE: [GONE, is_("CREATING"), is_("DELETING"), is_("DELETING"), GONE, is_("ACTIVE", NEWER)],
             REGISTER: [is_new(), is_new(NEWER)],
         },
-        Consumer("me", NEWER, True),
+        (NEWER, True),
         [DESCRIBE, REGISTER, *[DESCRIBE] * 4, REGISTER, DESCRIBE],
     ),
     "registered, and not known everywhere yet": (
         {DESCRIBE: [GONE, GONE, GONE, is_("CREATING"), is_("ACTIVE")], REGISTER: [is_new()]},
-        Consumer("me", ARN, True),
+        (ARN, True),
         [DESCRIBE, REGISTER, DESCRIBE, DESCRIBE, DESCRIBE, DESCRIBE],
     ),
     "registered when the limit allowed it": (
         {DESCRIBE: [GONE, is_("ACTIVE")], REGISTER: [LIMIT, LIMIT, is_new()]},
-        Consumer("me", ARN, True),
+        (ARN, True),
         [DESCRIBE, REGISTER, REGISTER, REGISTER, DESCRIBE],
     ),
 }
@@ -168,10 +176,10 @@ STATES: dict[str, tuple[dict[str, list[Script]], Consumer, list[str]]] = {
 
 @pytest.mark.parametrize("case", STATES)
 def test_a_consumer_is_used_waited_for_or_registered(case: str) -> None:
-    """In any state, it is active in the end; `registered` tells whether this call has registered it."""
+    """In any state, it is active in the end; and it is known whether this query has registered it."""
     answers, expected, operations = STATES[case]
     service = Service(answers)
-    assert service.registrar.ensure("orders") == expected
+    assert service.ensure() == expected
     assert service.operations == operations
 
 
@@ -237,16 +245,9 @@ def test_a_stream_that_is_never_ready_is_named_in_the_error() -> None:
 
 def test_a_registration_is_told_before_the_consumer_is_ready() -> None:
     """If waiting for it ends early, it is known what to deregister."""
-    told: list[tuple[str, str]] = []
     service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [is_new()]})
-    registrar = ConsumerRegistrar(
-        service.config, retrier=service.retrier, on_registered=lambda *each: told.append(each)
-    )
-
-    with pytest.raises(ServiceError, match="may not"):
-        registrar.ensure("orders")
-
-    assert told == [("orders", ARN)]
+    assert "may not" in str(service.failure())
+    assert service.told == [("orders", ARN)]
 
 
 LOST = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
@@ -254,15 +255,11 @@ LOST = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
 
 @pytest.mark.parametrize("failure", [LOST, refusal("InternalFailure", status=500)])
 def test_a_registration_whose_answer_was_lost_is_the_querys(failure: Answer) -> None:
-    """The consumer was not there before, and nobody else would deregister it. It is told as any other."""
-    told: list[tuple[str, str]] = []
+    """The consumer was not there before, and nobody else would deregister it. It is told once."""
     describe: list[Script] = [GONE, is_("CREATING"), is_("CREATING"), is_("ACTIVE")]
     service = Service({DESCRIBE: describe, REGISTER: [failure, IN_USE]})
-    registrar = ConsumerRegistrar(
-        service.config, retrier=service.retrier, on_registered=lambda *each: told.append(each)
-    )
-    assert registrar.ensure("orders") == Consumer("me", ARN, True)
-    assert told == [("orders", ARN)]
+    assert service.ensure() == (ARN, True)
+    assert service.told == [("orders", ARN)]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +278,7 @@ def test_a_registration_that_was_not_carried_out(
 ) -> None:
     """What another query has registered meanwhile is not this one's."""
     service = Service({DESCRIBE: describe, REGISTER: register})
-    assert service.registrar.ensure("orders") == Consumer("me", ARN, registered)
+    assert service.ensure() == (ARN, registered)
 
 
 def test_a_limit_of_another_call_does_not_count_consumers() -> None:
@@ -366,7 +363,7 @@ def test_a_lasting_error_is_raised_at_once(
 def test_a_damaged_description_is_retried(damaged: Mapping[str, Any]) -> None:
     """It does not count as a missing consumer."""
     service = Service({DESCRIBE: [damaged, is_("ACTIVE")]})
-    assert service.registrar.ensure("orders").arn == ARN
+    assert service.ensure() == (ARN, False)
     assert service.slept == [2.0]
 
 
@@ -376,7 +373,7 @@ def test_a_damaged_description_is_retried(damaged: Mapping[str, Any]) -> None:
 def test_a_consumer_given_by_its_arn_is_checked() -> None:
     """It is described, waited for, and never registered."""
     service = Service({DESCRIBE: [is_("CREATING"), is_("ACTIVE")]}, config_of(consumerArn=ARN))
-    assert service.registrar.ensure("orders") == Consumer("me", ARN, False)
+    assert service.ensure() == (ARN, False)
     assert service.transport.calls == [(DESCRIBE, {"ConsumerARN": ARN})] * 2
 
 

@@ -14,7 +14,6 @@ from sluice.channels.channel import SPARK_DRIVER, Address
 from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.consumers import ownership
 from sluice.kinesis.consumers.ownership import QueryConsumers
-from sluice.kinesis.consumers.registrar import Consumer
 from sluice.kinesis.options.config import SourceConfig, source_config_from_options
 from sluice.kinesis.planner import coordinator as planner
 from sluice.kinesis.planner import fan_out_coordinator, polling_coordinator
@@ -81,10 +80,10 @@ class FakeRegistrar:
         del config
         self._on_registered = on_registered
 
-    def ensure(self, stream: str) -> Consumer:
+    def ensure(self, stream: str) -> str:
         if self.registers:
             self._on_registered(stream, ARN)
-        return Consumer(stream, ARN, registered=self.registers)
+        return ARN
 
     def deregister(self, arn: str) -> None:
         self.gone.append(arn)
@@ -205,11 +204,11 @@ def test_without_an_agent_a_consumer_that_is_gone_is_registered_again(
     monkeypatch.setattr(coordinator, "_clock", lambda: next(times))
     looks: list[str] = []
 
-    def look(_self: FakeRegistrar, stream: str) -> Consumer:
+    def look(_self: FakeRegistrar, stream: str) -> str:
         looks.append(stream)
         if len(looks) == 2:
             raise ServiceError("too many consumers")
-        return Consumer(stream, OTHER_ARN, registered=False)
+        return OTHER_ARN
 
     monkeypatch.setattr(FakeRegistrar, "ensure", look)
     found = []

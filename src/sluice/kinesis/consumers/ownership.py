@@ -109,7 +109,7 @@ class QueryConsumers:
         return is_other
 
     def _ensure(self, stream: str) -> str:
-        arn = self._registrar.ensure(stream).arn
+        arn = self._registrar.ensure(stream)
         with self._lock:
             if self.own.get(stream) != arn:  # somebody else has registered it meanwhile
                 self.own = {name: each for name, each in self.own.items() if name != stream}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sluice.aws.names.arns import ConsumerArn, consumer_path
@@ -27,7 +26,7 @@ from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.options.fan_out import CONSUMER_ARN, CONSUMER_NAME
 from sluice.retry import Retrier
 
-__all__ = ["Consumer", "ConsumerRegistrar"]
+__all__ = ["ConsumerRegistrar"]
 
 _REGISTER: Final = "RegisterStreamConsumer"
 _IN_USE: Final = "ResourceInUseException"
@@ -40,19 +39,6 @@ _LIMITS: Final = (
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """A consumer that is ready to be subscribed with.
-
-    Attributes:
-        registered: the call that returned this object has registered the consumer.
-    """
-
-    name: str
-    arn: str
-    registered: bool
-
-
 class ConsumerRegistrar:
     """Registers and deregisters the consumers of one source.
 
@@ -60,8 +46,8 @@ class ConsumerRegistrar:
         config: with `fan_out`.
         retrier: its sleep may raise, which ends the waiting of a query that is stopping.
         is_endpoint_known: as that of `sluice.aws.calling.calls.Calls`.
-        on_registered: called with the stream and the consumer's ARN as soon as the service has answered a
-            registration, about 10 s before the consumer is ready.
+        on_registered: called with the stream and the ARN of a consumer that this registrar has registered,
+            as soon as the service has answered, about 10 s before the consumer is ready.
         registering: entered before a registration is asked for, and left after `on_registered`.
 
     Raises:
@@ -85,8 +71,8 @@ class ConsumerRegistrar:
         self._on_registered = on_registered
         self._registering = registering
 
-    def ensure(self, stream: str) -> Consumer:
-        """Returns the consumer to read a stream with, when it is ready.
+    def ensure(self, stream: str) -> str:
+        """Returns the ARN of the consumer to read a stream with, when it is ready.
 
         The consumer is described until it is active. Whenever there is none, it is registered, unless the
         user gives consumers by their ARNs. The service refuses that while another query registers the
@@ -113,33 +99,33 @@ class ConsumerRegistrar:
 
     # --- a consumer by name ---------------------------------------------------------------------------
 
-    def _ensure_named(self, stream: str, name: str) -> Consumer:
+    def _ensure_named(self, stream: str, name: str) -> str:
         path = f"{stream}/consumer/{name}"
         request = {"StreamARN": self._stream_arn(stream), "ConsumerName": name}
-        own: str | None = None  # the consumer that this call has registered
+        is_own = False  # this call has registered it
         is_maybe_own = False  # a registration got no answer: nobody else would deregister what there is then
 
-        def read(answer: Mapping[str, Any]) -> Consumer:
-            nonlocal own, is_maybe_own
+        def read(answer: Mapping[str, Any]) -> str:
+            nonlocal is_own, is_maybe_own
             found = read_description(answer)
             if found.status == "DELETING":
-                own, is_maybe_own = None, False  # when it is gone, it is registered anew
+                is_own = is_maybe_own = False  # when it is gone, it is registered anew
             elif is_maybe_own:
-                own, is_maybe_own = found.arn, False
-                self._on_registered(stream, own)
+                is_own, is_maybe_own = True, False
+                self._on_registered(stream, found.arn)
             if found.status != "ACTIVE":
                 raise not_ready(path, found.status)
-            return Consumer(found.name, found.arn, registered=found.arn == own)
+            return found.arn
 
         def recover(error: ServiceError) -> None:
-            nonlocal own, is_maybe_own
+            nonlocal is_own, is_maybe_own
             if not error.missing:
                 return
             error.retryable = True  # it takes a moment until every host of the service knows a new consumer
-            if own is None:
+            if not is_own:
                 is_maybe_own = False
-                own = self._register(stream, path, request, watch)
-                is_maybe_own = False
+                self._register(stream, path, request, watch)
+                is_own, is_maybe_own = True, False
 
         def watch(error: ServiceError) -> None:
             nonlocal is_maybe_own
@@ -150,13 +136,9 @@ class ConsumerRegistrar:
         return self._calls.call(DESCRIBE, path, request, read, recover=recover)
 
     def _register(
-        self,
-        stream: str,
-        path: str,
-        request: Mapping[str, str],
-        on_error: Callable[[ServiceError], None],
-    ) -> str:
-        """Registers a consumer, and returns its ARN.
+        self, stream: str, path: str, request: Mapping[str, str], watch: Callable[[ServiceError], None]
+    ) -> None:
+        """Registers a consumer.
 
         Raises:
             ServiceError: it can't be registered; retryable if that may change while others are waited for.
@@ -167,7 +149,7 @@ class ConsumerRegistrar:
 
         try:
             with self._registering():
-                arn = self._calls.call(_REGISTER, path, request, read, recover=on_error)
+                arn = self._calls.call(_REGISTER, path, request, read, recover=watch)
                 self._on_registered(stream, arn)
         except ServiceError as error:
             error.retryable = error.code == _IN_USE  # other errors have used up their own retries
@@ -175,7 +157,6 @@ class ConsumerRegistrar:
                 raise self._with_limits(error, request["StreamARN"]) from None
             raise
         _log.info("consumer %s is registered; waiting until it is active", arn)
-        return arn
 
     def _with_limits(self, error: ServiceError, stream_arn: str) -> ServiceError:
         message = f"{error} ({_LIMITS}"
@@ -193,7 +174,7 @@ class ConsumerRegistrar:
 
     # --- a consumer by its ARN ------------------------------------------------------------------------
 
-    def _check_given(self, stream: str, arn: str) -> Consumer:
+    def _check_given(self, stream: str, arn: str) -> str:
         target = consumer_path(arn)
 
         def read(answer: Mapping[str, Any]) -> ConsumerDescription:
@@ -213,7 +194,7 @@ class ConsumerRegistrar:
         else:
             stream_arn = self._stream_arn(stream)
             if consumer.status == "ACTIVE" and arn.startswith(f"{stream_arn}/consumer/"):
-                return Consumer(consumer.name, consumer.arn, registered=False)
+                return arn
             problem = f"that is not a consumer of {stream_arn}"
             if consumer.status != "ACTIVE":
                 problem = f"the consumer is {consumer.status}"
