@@ -182,7 +182,7 @@ def test_flags_are_for_source_and_sink() -> None:
     """And are no source by themselves. A command that calls no service refuses them."""
     sink = ["--sink-option", "destination=kinesis", "--sink-option", "streamName=s"]
     parsed = parse(["--region", "eu-west-1", "check", *sink])
-    assert given_options(parsed, prefix="sink")["region"] == "eu-west-1"
+    assert given_options(parsed, name="sink-option")["region"] == "eu-west-1"
     assert "give --option or --options for a source" in sluice("check", "--region", "eu-west-1").errors
 
     for arguments in (["--region", "eu-west-1", "doctor"], ["doctor", "--region", "eu-west-1"]):

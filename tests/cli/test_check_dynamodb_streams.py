@@ -1,4 +1,4 @@
-"""``sluice check --format dynamodb-streams``: tables, streams, and each permission missing in turn."""
+"""``sluice check`` of DynamoDB Streams: tables, streams, and each permission missing in turn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
         self.service.calls.clear()
         given = {**OPTIONS, **(options or {"tableName": "orders"})}
         arguments = [f"--option={key}={value}" for key, value in given.items()]
-        return sluice("check", "--format", "dynamodb-streams", *arguments, "--json")
+        return sluice("check", *arguments, "--json")
 
 
 def statuses(done: Outcome) -> dict[str, str]:
@@ -180,26 +180,3 @@ def test_each_table_is_checked(world: World) -> None:
 
     assert done.code == 0
     assert {"dynamodb:GetRecords on orders", "dynamodb:GetRecords on refunds"} <= set(statuses(done))
-
-
-def test_options_of_the_other_format_are_a_finding(world: World) -> None:
-    """No service is called then, and options that both have are read as those of the format."""
-    done = world.check(tableName="orders", consumerName="me")
-
-    assert done.code == 1
-    assert "consumerName" in done.value["findings"][0]["text"]
-    assert world.service.calls == []
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "tableName=orders",
-        f"streamArn=arn:aws:dynamodb:eu-west-1:{ACCOUNT}:table/orders/stream/2026-11-22T17:37:41.720",
-    ],
-)
-def test_a_format_that_was_left_out_is_named(option: str) -> None:
-    done = sluice("check", "--option", option, "--json")
-
-    assert done.code == 1
-    assert done.value["findings"][0]["text"].endswith("checked with --format dynamodb-streams")

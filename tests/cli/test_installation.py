@@ -37,11 +37,10 @@ def checks(tmp_path: Path) -> Callable[[str], dict[str, Finding]]:
 
 
 def test_all_is_checked(checks: Callable[[str], dict[str, Finding]]) -> None:
-    """Python, architecture, PySpark, packages, Java, and both Pythons that Spark starts."""
+    """Python, PySpark, packages, Java, and both Pythons that Spark starts."""
     found = checks('openjdk version "17.0.2" 2022-01-18')
     assert [name for name, finding in found.items() if finding.is_well] == [
         "Python",
-        "architecture",
         "Sluice",
         "PySpark",
         "packages",

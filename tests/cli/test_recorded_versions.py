@@ -105,7 +105,6 @@ def test_a_position_that_names_no_stream_is_refused_by_name(name: str) -> None:
     "command",
     [
         ("offsets", "show"),
-        ("offsets", "show", "--batch", "0"),
         ("offsets", "reset", "--to-timestamp", "2020-01-01T00:00:00Z", "--offline"),
     ],
     ids=" ".join,

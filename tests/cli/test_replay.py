@@ -156,20 +156,6 @@ def test_messages_of_a_queue(tmp_path: Path) -> None:
     assert sent[0]["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "b"}}
 
 
-def test_letters_of_an_earlier_release(tmp_path: Path) -> None:
-    """They do not say what their data is: it is taken for a record's where there is a column for it."""
-    service = Service()
-    service.create("orders")
-    letters = write(tmp_path / "letters", DeadLetter("then", b"one", {"partitionKey": "a"}))
-    for file in letters.rglob("*.jsonl"):
-        letter = json.loads(file.read_text())
-        del letter["form"]
-        file.write_text(json.dumps(letter) + "\n")
-
-    assert replay(letters, "--execute", destination="kinesis", streamName="orders").code == 0
-    assert set(records(service)) == {b"one"}
-
-
 @pytest.mark.parametrize(
     ("sink", "problem"),
     [
@@ -190,7 +176,7 @@ def test_sinks_that_letters_are_not_sent_to(tmp_path: Path, sink: dict[str, str]
 
 def test_a_file_of_something_else(tmp_path: Path) -> None:
     """Is named with its line; nothing of it is sent."""
-    (tmp_path / "x.jsonl").write_text('{"reason": "r", "data": null}\n[1]\n')
+    (tmp_path / "x.jsonl").write_text('{"reason": "r", "data": null, "form": "data"}\n[1]\n')
 
     done = replay(tmp_path, "--execute", destination="kinesis", streamName="orders")
 

@@ -253,8 +253,7 @@ class Checkpoint:
         path = f"offsets/{batch}"
         where = f"{self.storage.shown}/{path}"
         if batch not in self._offsets:
-            remedy = f". {self._remedy(batch)}" if self.last is not None and batch == self.last - 1 else ""
-            raise CheckpointError(f"{where} is missing{remedy}")
+            raise CheckpointError(f"{where} is missing. {self._remedy(batch)}")
         try:
             return LoggedBatch.parse(self.storage.read(path).decode())
         except UnicodeDecodeError:
@@ -265,8 +264,6 @@ class Checkpoint:
 
     def _remedy(self, batch: int) -> str:
         """What helps if the file of a batch in ``offsets`` is damaged."""
-        if self.last is not None and batch < self.last - 1:
-            return f"Spark does not read it again: the query resumes after batch {self.last}"
         resumes = f"resumes after batch {batch - 1}" if batch else "starts at its startingPosition"
         return (
             "Put it back from a copy of the checkpoint. Without one, delete the files of this batch and of "

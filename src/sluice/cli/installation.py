@@ -34,12 +34,10 @@ __all__ = ["Finding", "check_installation"]
 
 _TIMEOUT: Final = 30.0
 """Seconds that Java may take to start on a busy machine."""
-_OLDEST_PYTHON: Final = (3, 10)
 _OLDEST_JAVA: Final = 17
 _NEWEST_JAVA_BEFORE_4_2: Final = 23
 _NEEDS: Final = (((4, 3), "Python", (3, 11)), ((4, 2), "pyarrow", (18,)))
 """From a version of PySpark on: what it needs, and its oldest version."""
-_ARCHITECTURES: Final = ("x86_64", "amd64", "aarch64", "arm64")
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,7 @@ def check_installation(
         environment: the variables that an application would start Spark with.
         probe: asks another Python.
     """
-    yield _check_python()
-    yield _check_architecture()
+    yield Finding("Python", f"{platform.python_version()}, {sys.executable}", is_well=True)
     yield _check_sluice()
     spark = _find_spark(environment)
     yield _check_pyspark(environment)
@@ -107,19 +104,6 @@ def _explain_settings(environment: Mapping[str, str]) -> str | None:
         f"{file} sets spark.pyspark.python, which does not hold where Spark searches for formats, nor for "
         f"those that it finds: set {PYSPARK_PYTHON}={found[1]} as well, or call sluice.register(spark)"
     )
-
-
-def _check_python() -> Finding:
-    version = platform.python_version()
-    is_well = sys.version_info >= _OLDEST_PYTHON
-    return Finding("Python", f"{version}, {sys.executable}", is_well)
-
-
-def _check_architecture() -> Finding:
-    machine = platform.machine()
-    is_well = machine.lower() in _ARCHITECTURES and sys.maxsize > 2**32
-    text = f"{platform.system()} on {machine}"
-    return Finding("architecture", text if is_well else f"{text}: 64 bits of x86 or Arm are tested", is_well)
 
 
 def _check_sluice() -> Finding:

@@ -12,14 +12,12 @@ from sluice.aws.names.arns import StreamArn
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.imports import awslabs, databricks, kcl
 from sluice.cli.imports.places import TRIM_HORIZON, Imported, Place, at_time
-from sluice.cli.options import add_connection, connection_of
+from sluice.cli.options import add_connection, connection_of, parse_time
 from sluice.cli.report import Report, UsageError, table
 from sluice.cli.same_stream import ADVICE, connect
 from sluice.cli.service import STREAM_FORM, LiveStream, OtherStreamError, parse_stream
 from sluice.cli.storage import open_storage
-from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
-from sluice.kinesis.options.starting_positions import TIMESTAMP
 from sluice.kinesis.options.streams import StreamRef
 from sluice.source.model.sequence import sequence_of
 from sluice.source.model.splits import Split
@@ -114,9 +112,9 @@ def _place(text: str) -> Place:
     if text.upper() == "TRIM_HORIZON":
         return TRIM_HORIZON
     try:
-        return at_time(iso_instant(TIMESTAMP.parse(text)))
-    except (OptionError, ValueError):
-        raise UsageError(f"--unread is {text!r}: allowed is TRIM_HORIZON, or {TIMESTAMP.allowed}") from None
+        return at_time(iso_instant(parse_time("--unread", text)))
+    except UsageError as error:
+        raise UsageError(f"{error}; or TRIM_HORIZON") from None
 
 
 def _check_same(

@@ -27,9 +27,9 @@ from sluice.cli.checkpoint_change import (
     read_backup,
     write,
 )
-from sluice.cli.options import add_connection, connection_of
+from sluice.cli.options import add_connection, add_repeated, connection_of, parse_time
 from sluice.cli.report import Report, UsageError, duration
-from sluice.cli.same_stream import NamedStreams, SameStreams, compare_streams
+from sluice.cli.same_stream import STREAM_ARN_HELP, NamedStreams, SameStreams, compare_streams
 from sluice.cli.service import foreign_shard
 from sluice.cli.storage import open_storage
 from sluice.errors import OptionError
@@ -70,21 +70,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     to.add_argument(
         "--undo", metavar="BACKUP", help=f"puts back a copy: the name of a directory in {BACKUPS}"
     )
-    parser.add_argument(
-        "--shard",
-        action="append",
-        default=[],
-        metavar="[STREAM/]SHARD",
-        help="reset this shard alone; may be given again",
-    )
-    parser.add_argument(
-        "--stream",
-        action="append",
-        default=[],
-        metavar="ARN",
-        help="the ARN of a stream of the checkpoint, as of another account; its region is used. Needed for "
-        "a stream that was created again, if the checkpoint does not hold its ARN; may be given again",
-    )
+    add_repeated(parser, "--shard", "[STREAM/]SHARD", "reset this shard alone")
+    why = "needed for a stream that was created again, if the checkpoint does not hold its ARN"
+    add_repeated(parser, "--stream", "ARN", f"{STREAM_ARN_HELP}; {why}")
     parser.add_argument(
         "--source", type=int, help="which source of the query, counted from 0, if it has several"
     )
@@ -177,11 +165,6 @@ class _Listing:
         shards = {split.id: split for name in streams.live for split in streams.log.list_splits(name)}
         return cls(at, shards, streams)
 
-    @property
-    def created(self) -> dict[str, int]:
-        """By stream, when it was created."""
-        return {name: live.created for name, live in self.streams.live.items()}
-
     def notes(self, base: Offsets) -> list[str]:
         """Which stream each is, and what is dropped of those that were created again."""
         found = []
@@ -210,20 +193,20 @@ def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: Con
             f"source {index} does not read Kinesis, which cannot be asked for shards such as {foreign}: give "
             "--offline"
         )
-    to = _Targets.of(arguments, base.streams)
+    named = NamedStreams(arguments.stream)
+    targets = _targets(arguments, base.streams, named)
+    named.check(base.streams)
     listing = None
     if not arguments.offline:
-        listing = _Listing.of(
-            compare_streams(connection, base, to.named, instead="--offline asks no service")
-        )
+        listing = _Listing.of(compare_streams(connection, base, named, instead="--offline asks no service"))
     now = time.time_ns() // 1000 if listing is None else listing.at
-    wanted = _wanted(arguments, to, base, listing, now)
-    moved = base.with_positions(_moved(base, wanted, listing, is_whole=to.is_whole))
+    wanted = _wanted(arguments, targets, base, listing, now)
+    moved = base.with_positions(_moved(base, wanted, listing, is_whole=targets is None))
     recreated: Collection[str] = ()
-    if listing is not None and to.is_whole:
+    if listing is not None and targets is None:
         recreated = listing.streams.recreated
         consumers = {name: arn for name, arn in base.consumers.items() if name not in recreated}
-        created = {**base.created, **listing.created}
+        created = {**base.created, **{name: live.created for name, live in listing.streams.live.items()}}
         moved = replace(moved, created=created, listed=listing.at, consumers=consumers)
     changes = [
         ShardChange(split, base.positions.get(split), moved.positions.get(split), split.stream in recreated)
@@ -233,61 +216,45 @@ def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: Con
     return change_of(checkpoint, index, end.sources[index].text_of(moved), changes, notes)
 
 
-@dataclass(frozen=True)
-class _Targets:
-    """What the command line names.
+_Targets = Mapping[SplitId, ShardStart | None]
+"""Shards that the command line names, with what ``--to-position`` gives each; None: as all others."""
 
-    Attributes:
-        named: the streams, by ARN.
-        shards: those of ``--shard``.
-        table: that of ``--to-position``.
-    """
 
-    named: NamedStreams
-    shards: Collection[SplitId]
-    table: Mapping[SplitId, ShardStart] | None
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace, streams: Collection[str]) -> _Targets:
-        named = NamedStreams(arguments.stream)
-        shards = {_split(text, streams, named) for text in arguments.shard}
-        given: str | None = arguments.to_position
-        table = None if given is None else _table(given, streams, named)
-        named.check(streams)
-        return cls(named, shards, table)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all shards are reset, as if the query began there."""
-        return not self.shards and self.table is None
+def _targets(arguments: argparse.Namespace, streams: Collection[str], named: NamedStreams) -> _Targets | None:
+    """What ``--shard`` and ``--to-position`` name; None: all shards are reset, as if the query began."""
+    chosen = {_split(text, streams, named) for text in arguments.shard}
+    if arguments.to_position is None:
+        return dict.fromkeys(chosen) or None
+    table = _table(arguments.to_position, streams, named)
+    if unknown := chosen - table.keys():
+        raise UsageError(f"--to-position names no position for {min(unknown)}")
+    return {split: start for split, start in table.items() if not chosen or split in chosen}
 
 
 def _wanted(
-    arguments: argparse.Namespace, to: _Targets, base: Offsets, listing: _Listing | None, now: int
+    arguments: argparse.Namespace,
+    targets: _Targets | None,
+    base: Offsets,
+    listing: _Listing | None,
+    now: int,
 ) -> dict[SplitId, Position]:
     """The shards to reset, and their new positions."""
     shards: Mapping[SplitId, Split] = {} if listing is None else listing.shards
     there = base.positions.keys() if listing is None else shards.keys()
-    table, chosen = to.table, {*to.shards}
-    named = chosen | (set() if table is None else table.keys())
-    if unknown := sorted(named - there):
+    if targets is None:
+        # Without a listing it is unknown whether a shard that was read to its end still exists.
+        closed = {split for split, old in base.positions.items() if isinstance(old, Closed)}
+        return dict.fromkeys(there - closed if listing is None else there, _same_position(arguments, now))
+    found = {
+        split: _same_position(arguments, now)
+        if start is None
+        else shard_position(start, now, shards.get(split))
+        for split, start in targets.items()
+    }
+    if unknown := sorted(found.keys() - there):
         shown = ", ".join(str(split) for split in sorted(there))
         raise UsageError(f"there is no shard {unknown[0]}: the shards are {shown}")
-    if table is not None:
-        if chosen - table.keys():
-            raise UsageError(f"--to-position names no position for {min(chosen - table.keys())}")
-        return {
-            split: shard_position(start, now, shards.get(split))
-            for split, start in table.items()
-            if not chosen or split in chosen
-        }
-    position = _same_position(arguments, now)
-    if chosen:
-        return dict.fromkeys(chosen, position)
-    if listing is not None:
-        return dict.fromkeys(listing.shards, position)
-    # Without a listing it is unknown whether a shard that was read to its end still exists.
-    return {split: position for split, old in base.positions.items() if not isinstance(old, Closed)}
+    return found
 
 
 def _same_position(arguments: argparse.Namespace, now: int) -> Position:
@@ -296,14 +263,7 @@ def _same_position(arguments: argparse.Namespace, now: int) -> Position:
     if arguments.to_latest:
         # As the source does: some services cut arrival times to seconds.
         return AtTime(now // MICROS_PER_SECOND * MICROS_PER_SECOND, pinned=now)
-    try:
-        instant = TIMESTAMP.parse(arguments.to_timestamp)
-    except OptionError as error:
-        raise UsageError(f"--to-timestamp {error}") from None
-    except ValueError:
-        raise UsageError(
-            f"--to-timestamp is {arguments.to_timestamp!r}: allowed is {TIMESTAMP.allowed}"
-        ) from None
+    instant = parse_time("--to-timestamp", arguments.to_timestamp)
     if instant > now:
         raise UsageError(f"--to-timestamp is {iso_instant(instant)}, which is in the future")
     return time_position(instant, now)

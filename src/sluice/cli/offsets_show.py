@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sluice.aws.calling.connection import ConnectionConfig
-from sluice.cli.checkpoint import Checkpoint, LoggedBatch, SourceOffset
-from sluice.cli.options import add_connection, connection_of
+from sluice.cli.checkpoint import Checkpoint, SourceOffset
+from sluice.cli.options import add_connection, add_repeated, connection_of
 from sluice.cli.positions import Lag, describe, known_lag, position_json, shortened
 from sluice.cli.report import Report, UsageError, duration, table
-from sluice.cli.same_stream import NamedStreams, compare_streams
+from sluice.cli.same_stream import STREAM_ARN_HELP, NamedStreams, compare_streams
 from sluice.cli.service import OtherStreamError, foreign_shard, source_kind
 from sluice.cli.storage import open_storage
 from sluice.errors import ServiceError
@@ -54,20 +53,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="ask Kinesis for the first unread record of each shard: two or more GetRecords of two records",
     )
-    parser.add_argument(
-        "--stream",
-        action="append",
-        default=[],
-        metavar="ARN",
-        help="with --live, the ARN of a stream of the checkpoint, as of another account; its region is used; "
-        "may be given again",
-    )
+    add_repeated(parser, "--stream", "ARN", f"with --live, {STREAM_ARN_HELP}")
     parser.add_argument(
         "--log",
         metavar="MODULE:CLASS",
         help="the log of a custom source, which says how splits are called and positions written",
     )
-    parser.add_argument("--batch", type=int, help="show where this batch ended instead of the last one")
     add_connection(parser)
     parser.set_defaults(run=run)
 
@@ -76,21 +67,28 @@ def run(arguments: argparse.Namespace) -> Report:
     """Shows a checkpoint."""
     connection = connection_of(arguments)
     checkpoint = Checkpoint(open_storage(arguments.checkpoint, connection))
-    now = time.time_ns() // 1000
-    view = _View.of(checkpoint, arguments.batch)
-    lags: dict[int, LagOf] = {}
+    last, now = checkpoint.last, time.time_ns() // 1000
+    sources: Sequence[SourceOffset] = ()
+    if last is not None:  # a batch that is not committed runs again
+        sources = checkpoint.read(last).sources if checkpoint.in_flight is None else checkpoint.starts(last)
+    ours = {index: offsets for index, each in enumerate(sources) if (offsets := each.offsets) is not None}
     named = NamedStreams(arguments.stream)
-    named.check({name for _, offsets in view.ours() for name in offsets.streams})
+    named.check({name for offsets in ours.values() for name in offsets.streams})
     if arguments.stream and not arguments.live:
         raise UsageError("--stream is for --live: a checkpoint is shown whole")
-    for index, offsets in view.ours():
-        if arguments.live and (foreign := foreign_shard(offsets)):
+    lags: dict[int, LagOf] = dict.fromkeys(ours, lambda _split, position: known_lag(position, now))
+    for index, offsets in ours.items() if arguments.live else ():
+        if foreign := foreign_shard(offsets):
             raise UsageError(
                 f"--live asks Kinesis, and source {index} reads something else: it has shards such as "
                 f"{foreign}"
             )
-        lags[index] = _live_lag(connection, offsets, named) if arguments.live else _logged_lag(now)
-    value = _value(checkpoint, view, lags, _log_class(arguments.log))
+        lags[index] = _live_lag(connection, offsets, named)
+    custom = _log_class(arguments.log)
+    value = _value(checkpoint)
+    value["sources"] = [
+        _source_value(index, each, lags.get(index), custom) for index, each in enumerate(sources)
+    ]
     return Report(value, _text(value, now), has_problem=bool(value["problems"]))
 
 
@@ -104,44 +102,6 @@ def _log_class(name: str | None) -> type[StreamLog]:
     if not (isinstance(found, type) and issubclass(found, StreamLog)):
         raise UsageError(f"--log {name}: it is no class that inherits from sluice.source.StreamLog")
     return found
-
-
-@dataclass(frozen=True)
-class _View:
-    """One batch of a checkpoint.
-
-    Attributes:
-        batch: None where none was planned yet.
-        is_committed: whether the batch is.
-        starts: where the next batch starts, by source: where this one ends, or, when it will run again, where
-            it starts.
-    """
-
-    batch: int | None
-    is_committed: bool
-    end: LoggedBatch | None
-    starts: Sequence[SourceOffset]
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, batch: int | None) -> _View:
-        chosen = checkpoint.last if batch is None else batch
-        if chosen is None:
-            return cls(None, is_committed=False, end=None, starts=())
-        end = checkpoint.read(chosen)
-        if batch is not None or checkpoint.in_flight is None:
-            return cls(chosen, is_committed=checkpoint.in_flight != chosen, end=end, starts=end.sources)
-        return cls(chosen, is_committed=False, end=end, starts=checkpoint.starts(chosen))
-
-    def ours(self) -> Iterator[tuple[int, Offsets]]:
-        """The sources of Sluice, by their index."""
-        for index, source in enumerate(self.starts):
-            offsets = source.offsets
-            if offsets is not None:
-                yield index, offsets
-
-
-def _logged_lag(now: int) -> LagOf:
-    return lambda _split, position: known_lag(position, now)
 
 
 def _live_lag(connection: ConnectionConfig, offsets: Offsets, named: NamedStreams) -> LagOf:
@@ -200,17 +160,15 @@ def _ask(log: KinesisLog, split: SplitId, position: Position) -> Lag:
 # --- the report ----------------------------------------------------------------------------------------
 
 
-def _value(
-    checkpoint: Checkpoint, view: _View, lags: Mapping[int, LagOf], custom: type[StreamLog]
-) -> dict[str, Any]:
-    end = view.end
+def _value(checkpoint: Checkpoint) -> dict[str, Any]:
     batch = None
-    if end is not None:
+    if checkpoint.last is not None:
+        end = checkpoint.read(checkpoint.last)
         batch = {
-            "id": view.batch,
-            "state": "committed" if view.is_committed else "inFlight",
-            "plannedAt": _iso_millis(end.logged_at),
-            "watermark": _iso_millis(end.watermark),
+            "id": checkpoint.last,
+            "state": "committed" if checkpoint.in_flight is None else "inFlight",
+            "plannedAt": None if end.logged_at is None else iso_instant(end.logged_at * 1000),
+            "watermark": None if end.watermark is None else iso_instant(end.watermark * 1000),
         }
     written = checkpoint.written_at
     return {
@@ -220,9 +178,6 @@ def _value(
         "lastWrite": None if written is None else iso_instant(int(written.timestamp() * 1e6)),
         "batch": batch,
         "problems": list(checkpoint.damage.values()),
-        "sources": [
-            _source_value(index, source, lags.get(index), custom) for index, source in enumerate(view.starts)
-        ],
     }
 
 
@@ -251,7 +206,7 @@ def _source_value(
                 }
         expiry = offsets.expiry.get(stream)
         streams[stream] = {
-            "created": _iso(offsets.created.get(stream)),
+            "created": None if (created := offsets.created.get(stream)) is None else iso_instant(created),
             "retentionHours": None if expiry is None else expiry.retention / 3600 / MICROS_PER_SECOND,
             "consumer": offsets.consumers.get(stream),
             "startedAt": offsets.starting.get(stream),
@@ -261,21 +216,19 @@ def _source_value(
     return {"source": index, "name": source.name, "kind": kind, "streams": streams}
 
 
-def _iso(micros: int | None) -> str | None:
-    return None if micros is None else iso_instant(micros)
-
-
-def _iso_millis(millis: int | None) -> str | None:
-    return None if millis is None else iso_instant(millis * 1000)
-
-
 def _text(value: Mapping[str, Any], now: int) -> str:
     lines = [f"checkpoint   {value['checkpoint']}", f"query        {value['queryId']}"]
     batch = value["batch"]
     if batch is None:
         lines.append("batches      none yet: the query starts at its startingPosition")
         return "\n".join(lines)
-    lines += [_batch_line(batch), f"last write   {value['lastWrite']}{_ago(value['lastWrite'], now)}"]
+    is_done = f"committed; the next one is {batch['id'] + 1} and starts as below"
+    runs_again = "not committed: it runs again with the range logged, which starts below"
+    ago = duration((now - parse_instant(value["lastWrite"])) / MICROS_PER_SECOND)
+    lines += [
+        f"batch        {batch['id']}, {is_done if batch['state'] == 'committed' else runs_again}",
+        f"last write   {value['lastWrite']} ({ago} ago)",
+    ]
     lines += [f"problem      {each}" for each in value["problems"]]
     if batch["watermark"]:
         lines.append(f"watermark    {batch['watermark']}")
@@ -287,18 +240,6 @@ def _text(value: Mapping[str, Any], now: int) -> str:
         for name, stream in source["streams"].items():
             lines += ["", *_stream_lines(source["source"], name, stream)]
     return "\n".join(lines)
-
-
-def _batch_line(batch: Mapping[str, Any]) -> str:
-    if batch["state"] == "committed":
-        return f"batch        {batch['id']}, committed; the next one is {batch['id'] + 1} and starts as below"
-    return (
-        f"batch        {batch['id']}, not committed: it runs again with the range logged, which starts below"
-    )
-
-
-def _ago(text: str | None, now: int) -> str:
-    return "" if text is None else f" ({duration((now - parse_instant(text)) / MICROS_PER_SECOND)} ago)"
 
 
 def _stream_lines(source: int, name: str, stream: Mapping[str, Any]) -> list[str]:

@@ -17,16 +17,20 @@ from sluice.aws.calling.connection import (
     connection_from_options,
 )
 from sluice.cli.report import UsageError
+from sluice.errors import OptionError
+from sluice.kinesis.options.starting_positions import TIMESTAMP
 from sluice.options import read_options
 
 __all__ = [
     "add_connection",
     "add_flags",
     "add_options",
+    "add_repeated",
     "check_flags",
     "connection_of",
     "given_options",
     "has_options",
+    "parse_time",
     "read_connection",
 ]
 
@@ -35,12 +39,16 @@ _FLAGS: Final = {"--region": REGION, "--profile": PROFILE, "--endpoint-url": END
 _CONNECTION_KEYS: Final = frozenset(option.key.lower() for option in CONNECTION_OPTIONS)
 
 
-def add_options(parser: argparse.ArgumentParser, what: str, *, prefix: str = "") -> None:
-    """Declares ``--option`` and ``--options`` (or ``--<prefix>-option`` …)."""
-    name = f"{prefix}-option" if prefix else "option"
+def add_repeated(parser: argparse.ArgumentParser, flag: str, metavar: str, text: str) -> None:
+    """Declares an argument that may be given several times."""
     parser.add_argument(
-        f"--{name}", action="append", default=[], metavar="KEY=VALUE", help=f"{what}; may be given again"
+        flag, action="append", default=[], metavar=metavar, help=f"{text}; may be given again"
     )
+
+
+def add_options(parser: argparse.ArgumentParser, what: str, *, name: str = "option") -> None:
+    """Declares ``--option`` and ``--options``, or others by the name of the first."""
+    add_repeated(parser, f"--{name}", "KEY=VALUE", what)
     parser.add_argument(
         f"--{name}s",
         metavar="FILE",
@@ -67,10 +75,15 @@ def check_flags(arguments: argparse.Namespace) -> None:
             raise UsageError(f"{flag}: '{arguments.command_path}' calls no service; leave it out")
 
 
-def has_options(arguments: argparse.Namespace, *, prefix: str = "") -> bool:
+def has_options(arguments: argparse.Namespace, *, name: str = "option") -> bool:
     """Whether ``--option`` or ``--options`` is given."""
-    name = f"{prefix}_option" if prefix else "option"
-    return bool(getattr(arguments, name) or getattr(arguments, f"{name}s"))
+    pairs, file = _given(arguments, name)
+    return bool(pairs or file)
+
+
+def _given(arguments: argparse.Namespace, name: str) -> tuple[Sequence[str], str | None]:
+    attribute = name.replace("-", "_")
+    return getattr(arguments, attribute), getattr(arguments, f"{attribute}s")
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
@@ -78,18 +91,16 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "a connection option, such as region=eu-west-1 or endpointUrl=http://…")
 
 
-def given_options(arguments: argparse.Namespace, *, prefix: str = "") -> dict[str, str]:
+def given_options(arguments: argparse.Namespace, *, name: str = "option") -> dict[str, str]:
     """The options that were given, with the flags. Those of the command line replace those of the file.
 
     Raises:
         UsageError: an option has no value, the file cannot be read, or a flag and an option disagree.
     """
-    name = f"{prefix}_option" if prefix else "option"
-    pairs: Sequence[str] = getattr(arguments, name)
-    file: str | None = getattr(arguments, f"{name}s")
+    pairs, file = _given(arguments, name)
     options = {} if file is None else _read_file(Path(file))
     for pair in pairs:
-        key, value = _split(pair, f"--{name.replace('_', '-')}")
+        key, value = _split(pair, f"--{name}")
         options = {each: options[each] for each in options if each.lower() != key.lower()} | {key: value}
     given = {key.lower(): value for key, value in options.items()}
     for flag, option in _FLAGS.items():
@@ -123,6 +134,20 @@ def read_connection(options: Mapping[str, str], *, only: bool = False) -> Connec
     connection = connection_from_options(values)
     values.check()
     return connection
+
+
+def parse_time(flag: str, text: str) -> int:
+    """An instant (microseconds), as option ``startingTimestamp`` has it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return TIMESTAMP.parse(text)
+    except OptionError as error:
+        raise UsageError(f"{flag} {error}") from None
+    except ValueError:
+        raise UsageError(f"{flag} is {text!r}: allowed is {TIMESTAMP.allowed}") from None
 
 
 def _split(pair: str, where: str) -> tuple[str, str]:

@@ -28,8 +28,9 @@ from sluice.kinesis.log.client import KinesisLog
 from sluice.kinesis.options.streams import StreamRef
 from sluice.source.model.offsets import Closed, Offsets
 
-__all__ = ["ADVICE", "NamedStreams", "SameStreams", "compare_streams", "connect"]
+__all__ = ["ADVICE", "STREAM_ARN_HELP", "NamedStreams", "SameStreams", "compare_streams", "connect"]
 
+STREAM_ARN_HELP: Final = "the ARN of a stream of the checkpoint, as of another account; its region is used"
 ADVICE: Final = (
     "give the ARN of the right stream with --stream, whose region is then used, or its region, endpoint and "
     "credentials (--option region=…, endpointUrl=…)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
@@ -65,11 +66,6 @@ class Finding:
         }
 
 
-class _Backoffs(dict[str, Backoff]):
-    def __missing__(self, operation: str) -> Backoff:
-        return _BACKOFF
-
-
 @dataclass
 class Findings:
     """Collects findings.
@@ -110,7 +106,7 @@ class Findings:
         Raises:
             ServiceError: it refused.
         """
-        calls = Calls(self.connection, service, _Backoffs(), self.retrier)
+        calls = Calls(self.connection, service, defaultdict(lambda: _BACKOFF), self.retrier)
         return calls.call(operation, target, request, read)
 
     def attempt(  # noqa: PLR0913 - what a call is, and what its outcomes mean

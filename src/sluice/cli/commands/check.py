@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from sluice.aws.calling.connection import ConnectionConfig
 from sluice.cli.checks.dynamodb_streams import check_dynamodb_streams
 from sluice.cli.checks.findings import Finding, Findings
 from sluice.cli.checks.identity import Identity, find_identity
@@ -16,7 +15,6 @@ from sluice.cli.checks.source import check_source
 from sluice.cli.options import add_options, given_options, has_options, read_connection
 from sluice.cli.report import Report, UsageError
 from sluice.destinations.registry import read_sink
-from sluice.dynamodb_streams.source import FORMAT as DYNAMODB_STREAMS
 from sluice.dynamodb_streams.source import DynamoDbStreamsSource
 from sluice.errors import OptionError
 from sluice.kinesis.options.config import source_config_from_options
@@ -24,7 +22,6 @@ from sluice.kinesis.options.config import source_config_from_options
 HELP = "check credentials, endpoint, streams or tables, permissions, consumers and destination of a query"
 EXAMPLE = "sluice check --region eu-west-1 --option streamName=orders --option recordPublisher=polling"
 
-_KINESIS: Final = "kinesis-efo"
 _MARKS: Final = {"ok": "ok", "failed": "FAILED", "warning": "warning", "unknown": "unknown"}
 
 
@@ -34,27 +31,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Checks whether a query could start. Nothing is written, no consumer is registered, and a record of "
         "each stream is read. IAM's simulator is asked for what would write; without it that is unknown."
     )
-    parser.add_argument(
-        "--format",
-        choices=(_KINESIS, DYNAMODB_STREAMS),
-        default=_KINESIS,
-        help="the format of the source (default: %(default)s)",
-    )
     add_options(parser, "an option of the source, as the query has it")
-    add_options(parser, "an option of the sink, as the query has it", prefix="sink")
+    add_options(parser, "an option of the sink, as the query has it", name="sink-option")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> Report:
     """Checks a source, a sink, or both."""
     source = given_options(arguments) if has_options(arguments) else {}
-    sink = given_options(arguments, prefix="sink") if has_options(arguments, prefix="sink") else {}
+    sink = given_options(arguments, name="sink-option") if has_options(arguments, name="sink-option") else {}
     if not source and not sink:
         raise UsageError(
             "give --option or --options for a source, --sink-option or --sink-options for a sink"
         )
     found = [
-        *(_of_source(arguments.format, source) if source else ()),
+        *(_of_source(source) if source else ()),
         *(_of_sink(sink) if sink else ()),
     ]
     has_failed = any(each.status == "failed" for _, each in found)
@@ -65,41 +56,25 @@ def run(arguments: argparse.Namespace) -> Report:
     return Report(value, _text(found), has_problem=has_failed)
 
 
-def _of_source(source_format: str, options: Mapping[str, str]) -> list[tuple[str, Finding]]:
+def _of_source(options: Mapping[str, str]) -> list[tuple[str, Finding]]:
+    given = {key.lower(): value for key, value in options.items()}
+    check: Callable[[Findings, Identity], None]
     try:
-        check, connection = _read_source(source_format, options)
+        if "tablename" in given or ":dynamodb:" in given.get("streamarn", ""):
+            tables = DynamoDbStreamsSource.configured(options, streaming=True).config
+            findings = Findings(tables.connection)
+            check = functools.partial(check_dynamodb_streams, config=tables)
+        else:
+            streams = source_config_from_options(options, streaming=True)
+            findings = Findings(streams.connection)
+            check = functools.partial(check_source, config=streams)
     except OptionError as error:
-        return [("source", Finding("options", "failed", f"{error}{_hint(source_format, options)}"))]
-    findings = Findings(connection)
+        return [("source", Finding("options", "failed", str(error)))]
     findings.add("options", "ok", f"{len(options)} options")
     identity = find_identity(findings)
     if identity is not None:
         check(findings, identity)
     return [("source", each) for each in findings.found]
-
-
-def _hint(source_format: str, options: Mapping[str, str]) -> str:
-    """What to tell users who have left out the format, which is not an option."""
-    given = {key.lower(): value for key, value in options.items()}
-    is_table = "tablename" in given or ":dynamodb:" in given.get("streamarn", "")
-    if source_format == _KINESIS and is_table:
-        return f"; a source of DynamoDB Streams is checked with --format {DYNAMODB_STREAMS}"
-    return ""
-
-
-def _read_source(
-    source_format: str, options: Mapping[str, str]
-) -> tuple[Callable[[Findings, Identity], None], ConnectionConfig]:
-    """What checks a source of these options, and how services are reached.
-
-    Raises:
-        OptionError: an option cannot work.
-    """
-    if source_format == DYNAMODB_STREAMS:
-        streams = DynamoDbStreamsSource.configured(options, streaming=True).config
-        return functools.partial(check_dynamodb_streams, config=streams), streams.connection
-    config = source_config_from_options(options, streaming=True)
-    return functools.partial(check_source, config=config), config.connection
 
 
 def _of_sink(options: Mapping[str, str]) -> list[tuple[str, Finding]]:

@@ -11,7 +11,7 @@ from sluice.aws.calling.calls import Calls
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.names.arns import CONSUMER_ARN_FORM, ConsumerArn, StreamArn, consumer_path
 from sluice.cli.checkpoint import Checkpoint
-from sluice.cli.options import add_connection, connection_of
+from sluice.cli.options import add_connection, add_repeated, connection_of
 from sluice.cli.report import Report, UsageError, table
 from sluice.cli.service import (
     STREAM_FORM,
@@ -36,16 +36,10 @@ HELP = "list the fan-out consumers of streams, which are billed by shard and hou
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    text = "the consumers of streams, their open shards, and which checkpoint it belongs to"
+    text = "the consumers of streams, with their open shards and the checkpoint that each belongs to"
     example = "sluice consumers list --stream orders --checkpoint s3://bucket/checkpoints/orders"
     listing = subparsers.add_parser("list", help=text, description=text, epilog=example)
-    listing.add_argument(
-        "--stream",
-        action="append",
-        default=[],
-        metavar="STREAM",
-        help=f"of this stream: {STREAM_FORM}; may be given again",
-    )
+    add_repeated(listing, "--stream", "STREAM", f"of this stream: {STREAM_FORM}")
     listing.add_argument(
         "--all-streams", action="store_true", help="of all streams of the account and region"
     )
@@ -64,13 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_checkpoints(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument(
-        "--checkpoint",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help=f"a query's checkpointLocation, {what}; may be given again",
-    )
+    add_repeated(parser, "--checkpoint", "PATH", f"a query's checkpointLocation, {what}")
     add_connection(parser)
 
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_options
-from sluice.cli.options import add_connection, given_options
-from sluice.cli.report import Report, UsageError, table
+from sluice.cli.options import add_connection, given_options, parse_time
+from sluice.cli.report import Report, table
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.s3.destination import PATH
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.retention import CommittedEpoch, expire, sink_files
-from sluice.errors import OptionError
 from sluice.instants import iso_instant
 from sluice.kinesis.options.starting_positions import TIMESTAMP
 from sluice.options import read_options
@@ -92,10 +91,7 @@ def _list(arguments: argparse.Namespace) -> Report:
 
 
 def _expire(arguments: argparse.Namespace) -> Report:
-    try:
-        before = TIMESTAMP.parse(arguments.before)
-    except (OptionError, ValueError):
-        raise UsageError(f"--before is {arguments.before!r}: allowed is {TIMESTAMP.allowed}") from None
+    before = parse_time("--before", arguments.before)
     bucket, layout = _place(arguments)
     epochs = [
         each

@@ -66,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "path", help="the deadLetterPath, or a directory below it (of a query, or of a batch)"
     )
     add_options(
-        parser, "an option of the sink, as the query has it; deadLetterPath another one", prefix="sink"
+        parser, "an option of the sink, as the query has it; deadLetterPath another one", name="sink-option"
     )
     parser.add_argument("--delete", action="store_true", help="delete each file when all of it was accepted")
     parser.add_argument("--execute", action="store_true", help="do it")
@@ -76,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Sends dead letters again, or counts them."""
-    options = given_options(arguments, prefix="sink")
+    options = given_options(arguments, name="sink-option")
     given = {key.lower(): value for key, value in options.items()}
     columns = _columns(given)
     connection = connection_of(arguments)
@@ -173,7 +173,7 @@ def _parsed(line: bytes) -> Mapping[str, Any] | None:
         letter = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(letter, dict) or not {"reason", "data"} <= letter.keys():
+    if not isinstance(letter, dict) or not {"reason", "data", "form"} <= letter.keys():
         return None
     if not isinstance(letter.get("attributes", {}), dict):
         return None
@@ -186,22 +186,17 @@ def _parsed(line: bytes) -> Mapping[str, Any] | None:
 
 
 def _row(letter: Mapping[str, Any], columns: Columns) -> dict[str, Any] | None:
-    """The row that makes the same entry again; None where the letter does not hold it.
-
-    A letter of an earlier release has no ``form``. Its data is then that of the record if the destination has
-    a column ``data``, and else a whole entry.
-    """
+    """The row that makes the same entry again; None where the letter does not hold it."""
     data_column, others = columns
     data = letter["data"]
-    if data is None:
+    if data is None or letter["form"] == "row":
         return None
-    form = letter.get("form", "data" if data_column == "data" else "entry")
-    if form == "data":
+    if letter["form"] == "data":
         # Columns are known without regard to case, as by the destinations.
         attributes = {name.lower(): value for name, value in letter.get("attributes", {}).items()}
         return {data_column: data, **{name: attributes.get(name.lower()) for name in others}}
     fields = _fields(data)
-    if form == "row" or data_column not in fields:
+    if data_column not in fields:
         return None
     return {name: fields.get(name) for name in (data_column, *others)}
 
