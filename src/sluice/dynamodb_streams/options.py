@@ -19,16 +19,7 @@ from sluice.dynamodb_streams.streams import STREAM_ARN, TABLE_NAME, TableRef, ta
 from sluice.errors import OptionError
 from sluice.options import Option, OptionValues, choice, duration, integer
 from sluice.retry import Backoff
-from sluice.source.settings import (
-    DISCOVERY_INTERVAL,
-    FAIL_ON_DATA_LOSS,
-    MAX_BYTES,
-    MAX_DRIFT,
-    MAX_RECORDS,
-    MAX_TIME_SPAN,
-    READ_RETRY_DURATION,
-    SPLITS_PER_TASK,
-)
+from sluice.source.settings import MAX_DRIFT, MAX_TIME_SPAN, SPLIT_OPTIONS
 
 __all__ = [
     "ALL_OPTIONS",
@@ -77,16 +68,7 @@ BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
 """Operation to its defaults: retries, base and max (seconds), exponent. As those of Kinesis."""
 _BACKOFFS: Final = {name: BackoffOptions.declare(name, each) for name, each in BACKOFF_DEFAULTS.items()}
 
-COMMON_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    MAX_RECORDS,
-    MAX_BYTES,
-    MAX_TIME_SPAN,
-    MAX_DRIFT,
-    DISCOVERY_INTERVAL,
-    SPLITS_PER_TASK,
-    FAIL_ON_DATA_LOSS,
-    READ_RETRY_DURATION,
-)
+COMMON_OPTIONS: Final[tuple[Option[Any], ...]] = (*SPLIT_OPTIONS, MAX_TIME_SPAN, MAX_DRIFT)
 """What the source leaves to its base. There are no times to start or to end at."""
 _OWN_OPTIONS: Final[tuple[Option[Any], ...]] = (
     TABLE_NAME,

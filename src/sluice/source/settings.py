@@ -178,11 +178,9 @@ def settings_from_options(
     Raises:
         OptionError: an option has no value.
     """
-    known = set(declared)
 
-    def get(option: Option[Any], otherwise: Any = None) -> Any:
-        value = values.get(option) if option in known else None
-        return otherwise if value is None else value
+    def get(option: Option[Any]) -> Any:
+        return values.get(option) if option in declared else option.default
 
     span, starting = get(MAX_TIME_SPAN), get(STARTING)
     if starting in (None, "TRIM_HORIZON"):
@@ -198,11 +196,11 @@ def settings_from_options(
     return SourceSettings(
         Limits(get(MAX_RECORDS), get(MAX_BYTES), None if span is None else micros_from_seconds(span)),
         get(MAX_DRIFT),
-        get(DISCOVERY_INTERVAL, DISCOVERY_INTERVAL.default),
-        get(SPLITS_PER_TASK, SPLITS_PER_TASK.default),
-        get(FAIL_ON_DATA_LOSS, FAIL_ON_DATA_LOSS.default),
+        get(DISCOVERY_INTERVAL),
+        get(SPLITS_PER_TASK),
+        get(FAIL_ON_DATA_LOSS),
         starting,
         instant,
         ending,
-        get(READ_RETRY_DURATION, READ_RETRY_DURATION.default),
+        get(READ_RETRY_DURATION),
     )

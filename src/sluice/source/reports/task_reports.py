@@ -160,13 +160,11 @@ class _Batch:
     """The reports of one batch.
 
     Attributes:
-        tasks: how many it was dealt out to.
         completed: by task, the parts of an attempt that has read everything.
         seen: attempts and parts that have come.
     """
 
     number: int
-    tasks: int
     completed: dict[int, dict[int, list[tuple[SplitId, SplitFigures]]]] = field(default_factory=dict)
     parts: dict[int, int] = field(default_factory=dict)
     seen: set[tuple[bytes, int]] = field(default_factory=set)
@@ -193,8 +191,7 @@ class TaskReports:
     def __init__(self, figures: ReadFigures, host: str = "127.0.0.1") -> None:
         self._figures = figures
         self._secret = os.urandom(_SECRET_BYTES)
-        self._batch = _Batch(0, 0)
-        self._ended = _Batch(-1, 0)
+        self._batch = _Batch(0)
         self._reported_before = 0
         self.tasks = 0
         self.query = self.run = ""
@@ -205,13 +202,13 @@ class TaskReports:
     @property
     def reported(self) -> int:
         """Tasks whose reports have come, of `tasks`."""
-        return self._reported_before + self._ended.reported + self._batch.reported
+        return self._reported_before + self._batch.reported
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
         """A batch is dealt out. Returns where its tasks send their reports; None: nowhere."""
         self.receive()
-        self._reported_before += self._ended.reported
-        self._ended, self._batch = self._batch, _Batch(self._batch.number + 1, tasks)
+        self._reported_before += self._batch.reported
+        self._batch = _Batch(self._batch.number + 1)
         self.tasks += tasks
         self._open()
         if self._socket is None:
@@ -266,8 +263,8 @@ class TaskReports:
             return
         report = _decoder.decode(body)
         self._figures.mark_contested(report.contested)  # of whatever batch
-        batch = {each.number: each for each in (self._batch, self._ended)}.get(report.batch)
-        if batch is None or (report.attempt, report.part) in batch.seen:
+        batch = self._batch
+        if report.batch != batch.number or (report.attempt, report.part) in batch.seen:
             return  # it is of an earlier batch, or a repetition
         batch.seen.add((report.attempt, report.part))
         self.query, self.run = report.query or self.query, report.run or self.run
