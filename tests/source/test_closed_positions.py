@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
-import pyarrow as pa
 import pytest
+from value_source import ValueSource
 
-from sluice.options import OptionValues
-from sluice.source import IteratorStart, Limits, LogSource, PositionLog, Split, SplitId, ValueRecord
+from sluice.source import IteratorStart, Limits, PositionLog, Split, SplitId, ValueRecord
 from sluice.source.logs.checked_log import CheckedLog
 from sluice.testing import QueryRunner, Subject, check_history
-
-SCHEMA = pa.schema([("split", pa.string()), ("number", pa.int64())])
 
 
 @dataclass
@@ -72,28 +69,12 @@ class Numbers(PositionLog):
         return [ValueRecord(str(n), 1_000_000 * n, n) for n in found], found[-1] + 1 if found else number
 
 
-class NumbersSource(LogSource):
+class NumbersSource(ValueSource):
     """Two records a page."""
 
     name = "numbers"
-    store: ClassVar[Store]
+    LOG = Numbers
     page_limit = 2
-
-    @classmethod
-    def from_options(cls, values: OptionValues) -> NumbersSource:
-        del values
-        return cls()
-
-    def schema(self) -> pa.Schema:
-        return SCHEMA
-
-    def create_log(self, pause: Callable[[float], None]) -> Numbers:
-        del pause
-        return Numbers(self.store)
-
-    def to_record_batch(self, split: SplitId, records: Sequence[ValueRecord]) -> pa.RecordBatch:
-        numbers = pa.array([each.value for each in records], pa.int64())
-        return pa.record_batch([pa.array([split.shard] * len(records)), numbers], schema=SCHEMA)
 
 
 OPTIONS = {"startingPosition": "EARLIEST", "splitDiscoveryInterval": "1ms"}
@@ -123,9 +104,9 @@ def test_children_are_read_behind_a_closed_split(store: Store, limits: Limits | 
         OPTIONS,
         put,
         expected=lambda: [n for numbers in store.numbers.values() for n in numbers],
-        identity=lambda row: row["number"],
+        identity=lambda row: row["value"],
         split=lambda row: row["split"],
-        position=lambda row: row["number"],
+        position=lambda row: row["value"],
         events={"divide": divide},
     )
     batch = ("batch", limits, True)

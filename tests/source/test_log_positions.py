@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from value_source import ValueSource
 
 from sluice.errors import DataLossError, ServiceError
 from sluice.instants import iso_instant
-from sluice.options import OptionValues
-from sluice.source import After, IteratorStart, Limits, LogSource, PositionLog, Split, SplitId, ValueRecord
+from sluice.source import After, IteratorStart, Limits, PositionLog, Split, SplitId, ValueRecord
 from sluice.source.probing.probe import ProbeSettings
 from sluice.testing import QueryRunner
 
 SECOND = 1_000_000
-SCHEMA = pa.schema([("number", pa.int64())])
 SIZE = 300_000
 """Bytes of a record: so few make a page that planning skips most of a long log."""
 
@@ -30,7 +28,6 @@ class Store:
         low: the number of the oldest record that has not expired.
         next: the number of the next record.
         reads: how often the log was read.
-        refusals: how often a call was refused.
         is_closed: the split gets no more records. It has a child without records.
     """
 
@@ -41,7 +38,6 @@ class Store:
         self.low = 0
         self.next = 0
         self.reads = 0
-        self.refusals = 0
         self.is_closed = False
 
     def put(self, *ages: int, skip: int = 0) -> list[int]:
@@ -106,28 +102,11 @@ class SeekingTimes(Times):
         return next((number for number, at in self.store.records if at >= instant), None)
 
 
-class TimesSource(LogSource):
+class TimesSource(ValueSource):
     """Reads a `Store`."""
 
     name = "times"
-    LOG: ClassVar[type[Times]] = Times
-    store: ClassVar[Store]
-
-    @classmethod
-    def from_options(cls, values: OptionValues) -> TimesSource:
-        del values
-        return cls()
-
-    def schema(self) -> pa.Schema:
-        return SCHEMA
-
-    def create_log(self, pause: Callable[[float], None]) -> Times:
-        del pause
-        return self.LOG(self.store)
-
-    def to_record_batch(self, split: SplitId, records: Sequence[ValueRecord]) -> pa.RecordBatch:
-        del split
-        return pa.record_batch([pa.array([each.value for each in records], pa.int64())], schema=SCHEMA)
+    LOG = Times
 
     def probe_settings(self) -> ProbeSettings:
         return ProbeSettings(pause=self.store.sleep, clock=self.store.monotonic)
@@ -155,7 +134,7 @@ def read_on(running: QueryRunner, store: Store, limits: Limits | None = None) ->
     while idle < 4:
         idle = 0 if running.run_batch(limits) else idle + 1
         store.sleep(1.0)
-    return [row["number"] for row in running.rows]
+    return [row["value"] for row in running.rows]
 
 
 @SOURCES
@@ -178,51 +157,25 @@ def test_latest_is_every_record_that_is_written_after_the_start(
         assert read_on(running, store, limits) == expected
 
 
-class RefusingTimes(SeekingTimes):
-    """Says where its splits end only when it is asked for the fourth time."""
-
-    def bounds(self, split: SplitId) -> tuple[int, int]:
-        self.store.refusals += 1
-        if self.store.refusals <= 3:
-            raise ServiceError(
-                "slow down",
-                operation="bounds",
-                target=str(split),
-                throttling=self.store.refusals > 1,
-                retryable=True,
-            )
-        return super().bounds(split)
-
-
-class RefusingSource(SeekingSource):
-    LOG = RefusingTimes
-
-
-def test_a_start_at_the_end_is_waited_for() -> None:
+def test_a_start_at_the_end_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one at the oldest record is, of which no call asks anything."""
-    store = Store()
+    store, bounds = Store(), SeekingTimes.bounds
+    refusals = [
+        ServiceError("slow", operation="bounds", target="times/0", throttling=throttling, retryable=True)
+        for throttling in (True, True, False)
+    ]
+
+    def refusing(log: SeekingTimes, split: SplitId) -> tuple[int, int]:
+        if refusals:
+            raise refusals.pop()
+        return bounds(log, split)
+
+    monkeypatch.setattr(SeekingTimes, "bounds", refusing)
     store.put(5, 4)
-    with query(RefusingSource, store) as running:
+    with query(SeekingSource, store) as running:
         assert running.run_batch() == []
         later = store.put(0)
         assert read_on(running, store) == later
-
-
-@SOURCES
-def test_latest_is_not_lost_with_the_first_batch(source: type[TimesSource]) -> None:
-    """A batch of which nothing but the end was logged is read again from the position of the first start."""
-    store = Store()
-    store.put(0, -60)
-    with query(source, store, startingPosition="LATEST") as running:
-        start = running._here().enumerator.initial()
-        expected = store.put(60, 5, 0)
-        end = running._here().enumerator.advance(start)
-        running.restart()
-        store.put(0)
-        again = running._here().enumerator.initial()
-        logged = [running._to_json(each) for each in (again, end)]
-        running.offsets += logged
-        assert [row["number"] for row in running.read(0)] == expected
 
 
 @SOURCES
@@ -395,7 +348,7 @@ def test_a_batch_read_is_from_position_to_position(
         last = next((n for n, (_, at) in enumerate(store.records) if at >= until), last)
 
     with query(source, store, **options) as running:
-        assert [row["number"] for row in running.read_all()] == numbers[first:last]
+        assert [row["value"] for row in running.read_all()] == numbers[first:last]
 
 
 @SOURCES
@@ -406,8 +359,8 @@ def test_the_tip_is_a_position(source: type[TimesSource], count: int, age: int) 
     store = Store()
     numbers = store.put(*[60] * count, age, *[60] * count)
     with query(source, store, startingPosition="EARLIEST") as running:
-        assert [row["number"] for row in running.read_all()] == numbers
-        assert [row["number"] for row in running.run_available()] == numbers
+        assert [row["value"] for row in running.read_all()] == numbers
+        assert [row["value"] for row in running.run_available()] == numbers
 
 
 @SOURCES

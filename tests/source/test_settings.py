@@ -71,42 +71,22 @@ def test_all_options() -> None:
 @pytest.mark.parametrize(
     ("streaming", "options", "problem"),
     [
-        (
-            True,
-            {"splitPerTask": "1"},
-            "memory: option 'splitPerTask' is not known: did you mean 'splitsPerTask'",
-        ),
-        (True, {"splitsPerTask": "0"}, "option 'splitsPerTask' is '0': allowed is a whole number"),
-        (True, {"endingTimestamp": "1700000000"}, "'endingTimestamp' is for batch reads only"),
-        (False, {"maxDrift": "2s"}, "'maxDrift' is for streaming reads only"),
-        (True, {"startingPosition": "AT_TIMESTAMP"}, "'startingTimestamp' is required"),
-        (
-            True,
-            {"startingTimestamp": "1700000000"},
-            "'startingTimestamp' needs 'startingPosition' AT_TIMESTAMP",
-        ),
-        (
-            False,
-            {"endingTimestamp": "20260131"},
-            "'endingTimestamp' is '20260131': the date is written 2026-01-31",
-        ),
-        (False, {"endingTimestamp": "2026"}, "'endingTimestamp' is '2026': allowed is ISO-8601"),
-        (
-            True,
-            {"startingPosition": "AT_TIMESTAMP", "startingTimestamp": "0001-01-01T00:00+14:00"},
-            "'startingTimestamp' is '0001-01-01T00:00.14:00': allowed is ISO-8601",
-        ),
-        (
-            False,
-            {"endingTimestamp": "9999-12-31T23:59-12:00"},
-            "'endingTimestamp' is '9999-12-31T23:59-12:00': allowed is ISO-8601",
-        ),
+        (True, "splitPerTask=1", "'splitPerTask' is not known: did you mean 'splitsPerTask'"),
+        (True, "splitsPerTask=0", "'splitsPerTask' is '0': allowed is a whole number"),
+        (True, "endingTimestamp=1700000000", "'endingTimestamp' is for batch reads only"),
+        (False, "maxDrift=2s", "'maxDrift' is for streaming reads only"),
+        (True, "startingPosition=AT_TIMESTAMP", "'startingTimestamp' is required"),
+        (True, "startingTimestamp=1700000000", "'startingTimestamp' needs 'startingPosition' AT_TIMESTAMP"),
+        (False, "endingTimestamp=20260131", "is '20260131': the date is written 2026-01-31"),
+        (False, "endingTimestamp=2026", "'endingTimestamp' is '2026': allowed is ISO-8601"),
+        (False, "startingTimestamp=0001-01-01T00:00+14:00", "is '0001-.*': allowed is ISO-8601"),
+        (False, "endingTimestamp=9999-12-31T23:59-12:00", "is '9999-.*': allowed is ISO-8601"),
     ],
 )
-def test_what_cannot_work_is_refused(streaming: bool, options: dict[str, str], problem: str) -> None:
+def test_what_cannot_work_is_refused(streaming: bool, options: str, problem: str) -> None:
     """Before anything runs."""
-    with pytest.raises(OptionError, match=problem):
-        configured(streaming, **options)
+    with pytest.raises(OptionError, match=f"memory: .*{problem}"):
+        configured(streaming, **dict([options.split("=")]))
 
 
 def test_a_source_takes_over_a_common_option() -> None:

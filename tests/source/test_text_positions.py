@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from value_source import ValueSource
 
-from sluice.options import OptionValues
-from sluice.source import IteratorStart, LogSource, Page, Split, SplitId, StreamLog, ValueRecord
+from sluice.source import IteratorStart, Page, Split, SplitId, StreamLog, ValueRecord
 from sluice.source.model.offsets import HORIZON, After, before
 from sluice.source.model.sequence import LONGEST_TEXT, sequence_of
 from sluice.source.settings import Limits
 from sluice.testing import Subject, check_history
 
 TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=LONGEST_TEXT)
+WORD = TEXT.filter(lambda text: not text.isdecimal())
 
 
-@given(first=TEXT.filter(lambda text: not text.isdecimal()), other=TEXT)
-def test_text_compares_by_its_bytes(first: str, other: str) -> None:
-    """Unless both are numbers, which compare as such."""
-    if other.isdecimal():
-        return
-    assert (sequence_of(first) < sequence_of(other)) == (first.encode() < other.encode())
-
-
-@given(first=st.integers(0), other=st.integers(0))
-def test_numbers_compare_as_numbers(first: int, other: int) -> None:
-    """Whatever their length."""
-    assert (sequence_of(str(first)) < sequence_of(str(other))) == (first < other)
+@given(texts=st.tuples(WORD, WORD), numbers=st.tuples(st.integers(0), st.integers(0)))
+def test_text_compares_by_its_bytes(texts: tuple[str, str], numbers: tuple[int, int]) -> None:
+    """Numbers compare as such, whatever their length."""
+    first, other = map(sequence_of, texts)
+    assert (first < other) == (texts[0].encode() < texts[1].encode())
+    first, other = (sequence_of(str(number)) for number in numbers)
+    assert (first < other) == (numbers[0] < numbers[1])
 
 
 @pytest.mark.parametrize("text", ["", "x" * (LONGEST_TEXT + 1)])
@@ -81,47 +77,30 @@ class WordLog(StreamLog):
         return Page([ValueRecord(name, 1, name) for name in names], str(at + len(names)), rest)
 
 
-class Words(LogSource):
+class Words(ValueSource):
     """The source of a `WordLog`."""
 
     name = "words"
-    names: ClassVar[list[str]]
-
-    @classmethod
-    def from_options(cls, values: OptionValues) -> Words:
-        del values
-        return cls()
-
-    def schema(self) -> pa.Schema:
-        return pa.schema([("name", pa.string())])
-
-    def create_log(self, pause: Callable[[float], None]) -> WordLog:
-        del pause
-        return WordLog(self.names)
-
-    def to_record_batch(self, split: SplitId, records: Sequence[ValueRecord]) -> pa.RecordBatch:
-        del split
-        return pa.record_batch(
-            [pa.array([each.value for each in records], pa.string())], schema=self.schema()
-        )
+    LOG = WordLog
+    TYPE = pa.string()
+    store: ClassVar[list[str]] = []
 
 
 def test_a_log_with_text_positions_is_read_exactly() -> None:
     """Through limits, a crash and a restart; the offset log has the positions as they are."""
-    Words.names = []
     numbers = itertools.count()
 
     def put(count: int) -> None:
-        Words.names += [f"bin-{number // 10:04}/{number:06}" for number in itertools.islice(numbers, count)]
+        Words.store += [f"bin-{number // 10:04}/{number:06}" for number in itertools.islice(numbers, count)]
 
     subject = Subject(
         Words,
         {"startingPosition": "EARLIEST"},
         put,
-        expected=lambda: Words.names,
-        identity=lambda row: row["name"],
+        expected=lambda: Words.store,
+        identity=lambda row: row["value"],
         split=lambda _: None,
-        position=lambda row: row["name"],
+        position=lambda row: row["value"],
     )
     history: list[tuple[Any, ...]] = [
         ("put", 250),
