@@ -14,7 +14,7 @@ FAN_OUT = (
     "sluice.kinesis.consumers.registrar",
     "sluice.kinesis.consumers.ownership",
     "sluice.kinesis.planner.fan_out_coordinator",
-    "sluice.kinesis.planner.polling_coordinator",
+    "sluice.kinesis.planner.agent_coordinator",
     "sluice.kinesis.task.cursors",
     "sluice.kinesis.agent",
     "sluice.kinesis.planner.agent_client",

@@ -152,9 +152,9 @@ class KinesisSource(LogSource):
 
             return FanOutCoordinator(self, self.config.fan_out)
         if self.config.agent is not None:
-            from sluice.kinesis.planner.polling_coordinator import PollingAgentCoordinator  # noqa: PLC0415
+            from sluice.kinesis.planner.agent_coordinator import PollingAgentCoordinator  # noqa: PLC0415
 
-            return PollingAgentCoordinator(self, self.config.agent)
+            return PollingAgentCoordinator(self)
         from sluice.kinesis.planner.coordinator import SourceCoordinator  # noqa: PLC0415 - see above
 
         return SourceCoordinator(self)

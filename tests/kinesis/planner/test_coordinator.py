@@ -15,8 +15,8 @@ from sluice.errors import OptionError, ServiceError
 from sluice.kinesis.consumers import ownership
 from sluice.kinesis.consumers.ownership import QueryConsumers
 from sluice.kinesis.options.config import SourceConfig, source_config_from_options
+from sluice.kinesis.planner import agent_coordinator, fan_out_coordinator
 from sluice.kinesis.planner import coordinator as planner
-from sluice.kinesis.planner import fan_out_coordinator, polling_coordinator
 from sluice.kinesis.planner.agent_process import StopSignals, is_alive
 from sluice.kinesis.planner.coordinator import SourceCoordinator
 from sluice.kinesis.shared.assignment import FanOutAssignment
@@ -405,7 +405,7 @@ POLLED = {"streamName": "clicks", "region": "us-east-1", "agent": "driver"}
 @pytest.fixture
 def polled(monkeypatch: pytest.MonkeyPatch) -> SourceCoordinator:
     """The coordinator of a query whose shards an agent polls."""
-    monkeypatch.setattr(polling_coordinator, "AgentClient", FakeAgentClient)
+    monkeypatch.setattr(agent_coordinator, "AgentClient", FakeAgentClient)
     return KinesisSource(source_config_from_options(POLLED)).create_coordinator()
 
 

@@ -14,16 +14,29 @@ from sluice.channels.tls import is_tls_available, load_certificate
 from sluice.errors import OptionError
 from sluice.hosts import is_loopback, is_unspecified
 from sluice.kinesis.options.agent import AGENT_ADDRESS, AGENT_CERTIFICATE, AGENT_ENCRYPTION, AgentConfig
-from sluice.kinesis.shared.launch import AgentPlace, AgentSetup
+from sluice.kinesis.options.config import SourceConfig
+from sluice.kinesis.shared.launch import ON_THIS_HOST, AgentPlace, AgentSetup
 from sluice.spark_settings import SparkSettings
 
-__all__ = ["check_encryption", "place_agent"]
+__all__ = ["check_encryption", "place_agent", "set_up_agent"]
 
 _log = logging.getLogger(__name__)
 
 _LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = ""
 """All addresses of the host."""
+
+
+def set_up_agent(config: SourceConfig, spark: SparkSettings) -> AgentSetup:
+    """The set-up of the agent beside the driver. One that only deregisters consumers is for this host alone.
+
+    Raises:
+        OptionError: as `place_agent` and `check_encryption`.
+    """
+    place = ON_THIS_HOST if config.agent is None else place_agent(config.agent, spark)
+    setup = AgentSetup.beside_driver(config, place)
+    check_encryption(setup)
+    return setup
 
 
 def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:

@@ -9,18 +9,18 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from sluice.kinesis.consumers.ownership import QueryConsumers
 from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.options.fan_out import FanOutConfig
 from sluice.kinesis.planner.agent_client import AgentClient
-from sluice.kinesis.planner.agent_place import check_encryption, place_agent
+from sluice.kinesis.planner.agent_coordinator import AgentCoordinator
+from sluice.kinesis.planner.agent_place import set_up_agent
 from sluice.kinesis.planner.agent_process import StopSignals, is_alive
-from sluice.kinesis.planner.coordinator import PlannedSource, SourceCoordinator
+from sluice.kinesis.planner.coordinator import PlannedSource
 from sluice.kinesis.shared.assignment import FanOutAssignment
-from sluice.kinesis.shared.launch import ON_THIS_HOST, AgentSetup
 from sluice.retry import Retrier
 from sluice.source.model.offsets import Offsets, SplitRange
 from sluice.spark_settings import find_spark_settings
@@ -36,7 +36,7 @@ _LOOK_INTERVAL: Final = 10.0
 """Seconds between two looks at the consumers of a query without an agent, at least."""
 
 
-class FanOutCoordinator(SourceCoordinator):
+class FanOutCoordinator(AgentCoordinator):
     """The coordinator of a query that reads by fan-out. It has consumers and an agent."""
 
     def __init__(self, source: PlannedSource, fan_out: FanOutConfig) -> None:
@@ -48,9 +48,7 @@ class FanOutCoordinator(SourceCoordinator):
         self._next_look = -math.inf
         spark = find_spark_settings()
         self._has_agent = config.agent is not None
-        place = ON_THIS_HOST if config.agent is None else place_agent(config.agent, spark)
-        setup = AgentSetup.beside_driver(config, place)
-        check_encryption(setup)
+        setup = set_up_agent(config, spark)
         signals = StopSignals()
         retrier = Retrier(sleep=signals.sleep)
         self._consumers = QueryConsumers(config, retrier=retrier, registering=signals.held)
@@ -58,11 +56,9 @@ class FanOutCoordinator(SourceCoordinator):
         signals.handle(self._agent.tell_stop)
         try:
             self._consumers.ensure_all()
-            if not self._has_agent:
-                super().__init__(source, spark=spark)
-            else:
+            if self._has_agent:
                 self._agent.start()
-                super().__init__(source, subscriptions=self._agent, spark=spark)
+            super().__init__(source, subscriptions=self._agent if self._has_agent else None, spark=spark)
             self.enumerator.own_consumers = lambda: self._consumers.own
         except BaseException:
             self._agent.tell_stop()  # no query begins that could be stopped
@@ -82,9 +78,11 @@ class FanOutCoordinator(SourceCoordinator):
         if not self._may_poll:
             # Without an agent a task would subscribe itself, and end the subscription of a later agent.
             self._agent.wait_for_agent(_AGENT_START)
-        agents = self._agent.agents([split_range.split for split_range in ranges])
-        hub, hosts, recoveries = self._agent.hub, self._agent.hosts, self._agent.recoveries
-        return FanOutAssignment(self._consumers.arns, agents, hub, hosts, recoveries=recoveries)
+        return super().assign(ranges)
+
+    @property
+    def _arns(self) -> Mapping[str, str]:
+        return self._consumers.arns
 
     def post_report(self) -> None:
         super().post_report()
@@ -95,9 +93,6 @@ class FanOutCoordinator(SourceCoordinator):
             for stream, arn in self._consumers.arns.items():
                 if arn in self._figures.contested:
                     self._consumers.contest(stream, arn)
-
-    def figures(self) -> dict[str, Any]:
-        return {**super().figures(), "agent": self._agent.figures()}
 
     def close(self, *, is_disconnected: bool = False) -> None:
         if is_disconnected and self._consumers.going and is_alive(self._driver):

@@ -17,7 +17,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from sluice.channels.channel import Address
@@ -27,19 +27,16 @@ from sluice.kinesis.options.agent import AgentConfig
 from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.shared.assignment import FanOutAssignment
 from sluice.kinesis.shared.launch import AgentPlace, WorkerAgentSetup, agent_command
-from sluice.retry import Backoff
 
 __all__ = ["AgentStarter", "address_towards", "start_agent_here"]
 
 _log = logging.getLogger(__name__)
 
-_STARTS: Final = Backoff(max_retries=0, base=10.0, max=300.0, exponent=2.0)
-"""Pauses before another agent is started, because the last one has not joined. An agent that works joins
+_START_INTERVAL: Final = 30.0
+"""Seconds until another agent is started, because the last one has not joined. An agent that works joins
 within 10 s."""
 _ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849), which no host has."""
-_MOST_HUBS: Final = 16
-"""Agents beside drivers that are remembered: a process runs tasks of several queries, and of earlier ones."""
 
 
 def address_towards(host: str) -> str:
@@ -89,21 +86,6 @@ def _given_address() -> str | None:
     return None if address.is_unspecified else given
 
 
-@dataclass
-class _Attempts:
-    """What this process has tried for one hub.
-
-    Attributes:
-        host: this host's address on the way to it; None while none is known.
-        count: attempts since the hub last had an agent here.
-        next_at: when the next one may follow (monotonic seconds).
-    """
-
-    host: str | None = None
-    count: int = 0
-    next_at: float = 0.0
-
-
 class AgentStarter:
     """Starts agents on this host, one at a time for each hub. Thread-safe.
 
@@ -120,10 +102,10 @@ class AgentStarter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launch = launch
-        self._find_address = find_address
+        self._find_address = lru_cache(maxsize=16)(find_address)
         self._clock = clock
         self._lock = threading.Lock()
-        self._attempts: dict[Address, _Attempts] = {}
+        self._next_start: dict[Address, float] = {}  # by hub (monotonic seconds)
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
@@ -135,39 +117,34 @@ class AgentStarter:
         if hub is None:
             return
         with self._lock:
-            attempts = self._attempts.setdefault(hub, _Attempts())
-            if len(self._attempts) > _MOST_HUBS:
-                del self._attempts[next(iter(self._attempts))]
-            if attempts.host in assignment.hosts:
-                attempts.count = 0
-                return
             now = self._clock()
-            if now < attempts.next_at:
+            self._next_start = {other: at for other, at in self._next_start.items() if at > now}
+            if hub in self._next_start:
                 return
-            pause = _STARTS.ceiling(attempts.count)
-            attempts.next_at = now + pause
-            attempts.count += 1
             # `poll` removes processes that have ended from the system's table.
             self._processes = [process for process in self._processes if process.poll() is None]
             try:
-                attempts.host = attempts.host or self._find_address(hub.host)
-                if attempts.host in assignment.hosts:
+                host = self._find_address(hub.host)
+                if host in assignment.hosts:
                     return
-                place = AgentPlace(attempts.host, attempts.host)
-                process = self._launch(WorkerAgentSetup(config, agent, place, hub.secret, hub))
+                self._next_start[hub] = now + _START_INTERVAL
+                process = self._launch(
+                    WorkerAgentSetup(config, agent, AgentPlace(host, host), hub.secret, hub)
+                )
             except OSError as error:
+                self._next_start[hub] = now + _START_INTERVAL
                 _log.warning(
                     "can't start an agent on this host for the one beside the driver at %s; tasks "
                     "here read without one, next attempt in %.0f s: %s",
                     hub,
-                    pause,
+                    _START_INTERVAL,
                     error,
                 )
                 return
             self._processes.append(process)
         _log.info(
             "started an agent on %s (process %d); it joins the one at %s",
-            attempts.host,
+            host,
             process.pid,
             hub,
         )
