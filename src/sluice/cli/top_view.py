@@ -7,14 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from sluice.aws.wire.exchanges import fetch as fetch_url
 from sluice.cli.report import duration, table
-from sluice.destinations.http.transport import proxy_for
 from sluice.errors import SluiceError
-from sluice.hosts import is_loopback
 
 __all__ = ["Look", "QueryRow", "ShardRow", "frame", "line", "look_at_listener", "rated"]
 
@@ -153,10 +149,7 @@ def _fetch(url: str) -> bytes:
     # Only http or https: `file:` would read files of this host.
     if not url.startswith(("http://", "https://")):
         raise SluiceError(f"{url} is no address of a listener: expected host:port or http://host:port")
-    host = urlsplit(url).hostname or ""
-    # Through a proxy, its own loopback would be asked.
-    proxy = None if is_loopback(host) else proxy_for(url, getproxies(), proxy_bypass)
-    return fetch_url(url, seconds=_TIMEOUT, at_most=_LARGEST, proxy=proxy)
+    return fetch_url(url, seconds=_TIMEOUT, at_most=_LARGEST)
 
 
 def _query(value: Mapping[str, Any], now: float) -> QueryRow:

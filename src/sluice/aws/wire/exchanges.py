@@ -145,19 +145,18 @@ class _TlsPool(connectionpool.HTTPSConnectionPool):
     ConnectionCls = _TimedTlsConnection
 
 
-def fetch(url: str, *, seconds: float, at_most: int, proxy: str | None = None) -> bytes:
-    """The content at a URL, without retries.
+def fetch(url: str, *, seconds: float, at_most: int) -> bytes:
+    """The content at a URL, without retries and without a proxy.
 
     Args:
         seconds: for all of it.
         at_most: bytes that are read.
-        proxy: the URL of a proxy.
 
     Raises:
         OSError: there is none, or not in time.
     """
     try:
-        manager = urllib3.PoolManager() if proxy is None else proxy_manager(proxy)
+        manager = urllib3.PoolManager()
         manager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
         with manager, Exchange(seconds) as exchange:
             response = manager.request("GET", url, timeout=seconds, retries=False, preload_content=False)
