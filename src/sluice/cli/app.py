@@ -114,15 +114,11 @@ def _run(parsed: argparse.Namespace, out: TextIO, errors: TextIO) -> int:
 
 def _fail(parsed: argparse.Namespace, message: str, code: int, out: TextIO, errors: TextIO) -> int:
     with contextlib.suppress(OSError):  # a disk that is full: of two streams one may take it
-        _print(_error_line(parsed, message), errors)
+        _print(f"{' '.join(('sluice', *parsed.command_path.split()))}: {message}\n", errors)
     if parsed.json:
         with contextlib.suppress(OSError):
             _print(_json({"command": parsed.command_path, "ok": False, "error": message}) + "\n", out)
     return code
-
-
-def _error_line(parsed: argparse.Namespace, message: str) -> str:
-    return f"{' '.join(('sluice', *parsed.command_path.split()))}: {message}\n"
 
 
 def _printable(stream: TextIO | None) -> TextIO:

@@ -66,16 +66,15 @@ def check_installation(
     """
     yield Finding("Python", f"{platform.python_version()}, {sys.executable}", is_well=True)
     yield _check_sluice()
-    spark = _find_spark(environment)
+    # The one with a JVM; pyspark-client has none, and starts no Python of its own.
+    spark = _installed("pyspark") or _version_of_home(environment)
     yield _check_pyspark(environment)
-    lacking = [name for name in PACKAGES if _installed(name) is None]
-    yield Finding(
-        "packages",
-        f"not installed: {', '.join(lacking)}" if lacking else ", ".join(map(_name_and_version, PACKAGES)),
-        not lacking,
-    )
+    versions = {name: _installed(name) for name in PACKAGES}
+    lacking = [name for name, version in versions.items() if version is None]
+    there = ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield Finding("packages", f"not installed: {', '.join(lacking)}" if lacking else there, not lacking)
     if spark is None:
-        return  # pyspark-client has no JVM, and starts no Python of its own
+        return
     yield _check_java(environment, spark)
     for name, explain, command in (
         ("Python of Spark's workers", explain_workers, worker_python(environment)),
@@ -117,11 +116,6 @@ def _check_sluice() -> Finding:
         "sluice.register(spark), and start the driver with this PYTHONPATH",
         is_well=False,
     )
-
-
-def _find_spark(environment: Mapping[str, str]) -> str | None:
-    """The version of the Spark that has a JVM: installed, or that of SPARK_HOME."""
-    return _installed("pyspark") or _version_of_home(environment)
 
 
 def _check_pyspark(environment: Mapping[str, str]) -> Finding:
@@ -207,7 +201,3 @@ def _installed(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _name_and_version(distribution: str) -> str:
-    return f"{distribution} {_installed(distribution)}"
