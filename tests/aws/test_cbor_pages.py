@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from integration.model import cbor as model_cbor
 from wire_answers import parsed_by_the_sdk, parsed_by_us, response_of, shape_of
-from wire_cbor import ARRIVAL, SIZES, cbor_pages, in_json, plainly_written, written
+from wire_cbor import ARRIVAL, cbor_pages, in_json, plainly_written, written
 
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.wire import pages as page_reading
@@ -114,18 +114,6 @@ def test_damage_never_makes_another_record(body: bytes, data: st.DataObject) -> 
     assert page_of(damaged, parsed_by_us) == expected
 
 
-@pytest.mark.parametrize("size", [65_535, 65_536, 400_000])
-def test_long_records_become_columns(many: int, size: int) -> None:
-    """Records of all lengths in one page."""
-    record = {ARRIVAL: 1, "Data": b"d", "PartitionKey": "k", "SequenceNumber": "4" * 56}
-    records = [record] * MANY + [{**record, "Data": b"\xbf" * each} for each in (size, *SIZES)]
-    body = plainly_written({"MillisBehindLatest": 0, "Records": records})
-    answer = parsed_by_us(response_of(body), GET_RECORDS)
-
-    assert isinstance(answer["Records"], RecordColumns) == (many == 1)
-    assert [each.data for each in answer["Records"]] == [each["Data"] for each in records]
-
-
 def test_long_data_are_copied_once(many: int) -> None:
     """Making columns takes the memory of one page beside the page, not that of arrays that grow."""
     if many != 1:
@@ -192,24 +180,6 @@ def test_a_value_of_another_type_is_damage(name: str, value: Any) -> None:
     for records in ([*[whole] * MANY, {**whole, name: value}], [{**whole, name: value}] * MANY):
         with pytest.raises(DamagedAnswerError):
             page_of(plainly_written({"MillisBehindLatest": 0, "Records": records}), parsed_by_us)
-
-
-@pytest.mark.parametrize("name", ["PartitionKey", "SequenceNumber"])
-def test_bytes_in_place_of_text_are_damage(name: str) -> None:
-    """In every record."""
-    record = {ARRIVAL: 1, "Data": b"d", "PartitionKey": "k", "SequenceNumber": "4" * 56, name: b"4" * 56}
-    with pytest.raises(DamagedAnswerError):
-        page_of(plainly_written({"MillisBehindLatest": 0, "Records": [record] * MANY}), parsed_by_us)
-
-
-def test_a_sequence_number_that_is_no_utf8_is_damage() -> None:
-    """A partition key may be anything, and is mended."""
-    record = {ARRIVAL: 1, "Data": b"d", "PartitionKey": "k" * 56, "SequenceNumber": "4" * 56}
-    body = plainly_written({"MillisBehindLatest": 0, "Records": [record] * MANY})
-    place = body.index(b"4" * 56)
-
-    with pytest.raises(DamagedAnswerError, match="UTF-8"):
-        page_of(body[:place] + b"\xff" + body[place + 1 :], parsed_by_us)
 
 
 def test_an_array_that_ends_too_soon_has_no_bounds() -> None:
@@ -296,16 +266,6 @@ def test_what_is_written_is_what_the_sdk_reads() -> None:
     }
     assert model_cbor.decode(encode(request)) == request
     assert Decoder(encode(request)).decode() == request
-
-
-@given(cbor_pages(), st.integers(0, 2**32))
-def test_the_decoder_reads_what_the_sdks_reads(page: dict[str, Any], seed: int) -> None:
-    """Any CBOR, with the SDK's own parser of CBOR beside it, which alone makes something of tags."""
-    body = written(Random(seed), page)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_cbor._Parser, "_parse_datetime", lambda _, value: value)
-        patch.delattr(model_cbor._Parser, "_parse_tag")
-        assert Decoder(body).decode() == model_cbor.decode(body)
 
 
 def test_columns_are_a_sequence_of_records() -> None:

@@ -6,9 +6,7 @@ import gc
 import json
 import os
 import pickle
-import platform
 import threading
-import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,12 +21,11 @@ import botocore.credentials
 import botocore.session
 import pytest
 from botocore import exceptions as sdk
-from botocore.httpsession import URLLib3Session
 from kinesis_transport import Transport, answer, forget_process_state, header, refusal
 
 from sluice.aws.calling import clients
 from sluice.aws.calling.calls import Calls
-from sluice.aws.calling.clients import client_for, configured_endpoint, credentials_for, endpoint_for
+from sluice.aws.calling.clients import client_for, credentials_for, endpoint_for
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, ConnectionConfig, connection_from_options
 from sluice.aws.errors import translate
 from sluice.errors import OptionError, ServiceError
@@ -94,11 +91,6 @@ def test_every_option_reaches_the_config() -> None:
     assert read(profile="p").profile == "p"
 
 
-def test_without_options_the_sdk_decides() -> None:
-    """The defaults: the SDK's own chain, 5 s to connect and 60 s to read."""
-    assert read() == ConnectionConfig(connect_timeout=5.0, read_timeout=60.0)
-
-
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -128,16 +120,6 @@ def test_a_bad_option_is_refused_by_name(given: dict[str, str], named: str) -> N
         read(**given)
 
 
-def test_a_zone_is_told_from_a_region() -> None:
-    """No endpoint has a zone in its name. Local zones and what emulators take are left alone."""
-    with pytest.raises(
-        OptionError, match="'eu-west-1a': that is an availability zone, and its region is eu-we"
-    ):
-        read(region="eu-west-1a")
-    for region in ("eu-west-1", "us-gov-west-1", "local", "mars-1"):
-        assert read(region=region).region == region
-
-
 def test_secrets_are_never_shown() -> None:
     """Neither the printed config nor an error holds a secret."""
     secrets = {"awsAccessKeyId": "KEYID", "awsSecretAccessKey": "s3cr3t", "awsSessionToken": "t0k3n"}
@@ -148,13 +130,6 @@ def test_secrets_are_never_shown() -> None:
         read(awsSecretAccessKey="sec ret", awsSessionToken="to ken")
     assert "sec ret" not in str(refused.value)
     assert "to ken" not in str(refused.value)
-
-
-def test_the_config_is_plain_data() -> None:
-    """Spark's tasks pickle it, and the cache of clients has it as a key."""
-    again = pickle.loads(pickle.dumps(LOCAL))
-    assert again == LOCAL
-    assert {again: 1}[LOCAL] == 1
 
 
 def test_a_client_is_made_once_per_process_and_service() -> None:
@@ -214,30 +189,6 @@ def test_a_gap_in_the_sdks_chain_is_an_option_error(config: ConnectionConfig, me
         client_for(config, "kinesis")
 
 
-def test_a_profile_of_the_environment_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the variable: no option was given."""
-    monkeypatch.setenv("AWS_PROFILE", "gone")
-    with pytest.raises(OptionError, match="AWS_PROFILE is 'gone'"):
-        client_for(ConnectionConfig(region="eu-west-1"), "kinesis")
-
-
-def test_half_a_pair_of_keys_in_the_environment_is_an_option_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SDK's error does not reach the user."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "half")
-    with pytest.raises(OptionError, match="AWS_SECRET_ACCESS_KEY"):
-        client_for(ConnectionConfig(region="eu-west-1"), "kinesis")
-
-
-def test_a_failed_attempt_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same config works as soon as the environment has what was missing."""
-    config = ConnectionConfig(region="eu-west-1")
-    with pytest.raises(OptionError):
-        client_for(config, "kinesis")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    assert client_for(config, "kinesis") is not None
-
-
 @pytest.mark.parametrize(
     ("endpoint", "sts_endpoint", "service", "expected"),
     [
@@ -277,29 +228,6 @@ def test_which_endpoint_a_service_is_called_at(
     assert endpoint_for(config, service) == expected
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, None),
-        ({"AWS_ENDPOINT_URL": "http://all"}, "http://all"),
-        ({"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3"}, "http://s3"),
-        ({"AWS_ENDPOINT_URL_KINESIS": "http://kinesis"}, None),
-        ({"AWS_ENDPOINT_URL": "http://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, None),
-    ],
-)
-def test_what_the_sdk_is_configured_with_is_known_to_other_libraries(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: str | None
-) -> None:
-    """Arrow's client of S3 does not look there: checkpoints would be read from AWS, the rest elsewhere."""
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    clients._sessions.clear()
-
-    assert configured_endpoint(LOCAL, "s3") == expected
-
-
 # --- clients are few ------------------------------------------------------------------------------------
 
 
@@ -324,30 +252,6 @@ def test_clients_are_few_whatever_credentials_pass() -> None:
     assert sum(client() is not None for client in made) <= 20
     sessions = [each for each in gc.get_objects() if isinstance(each, botocore.session.Session)]
     assert len(sessions) <= 50
-
-
-def test_another_client_costs_little_memory() -> None:
-    """Clients share the SDK's descriptions of the services, which take most of their memory."""
-    client_for(other(0), "kinesis")
-    gc.collect()
-    tracemalloc.start()
-    try:
-        clients_kept = [client_for(other(number), "kinesis") for number in range(1, 11)]
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert taken < len(clients_kept) * 2**20
-
-
-def test_clients_in_use_stay() -> None:
-    """What was called last is kept, whatever comes between; what was not is made anew."""
-    used, unused = client_for(LOCAL, "kinesis"), weakref.ref(client_for(other(0), "kinesis"))
-    for number in range(1, 40):
-        client_for(other(number), "kinesis")
-        assert client_for(LOCAL, "kinesis") is used
-    gc.collect()
-    assert unused() is None
-    assert client_for(other(0), "kinesis") is not None
 
 
 class Drip(BaseHTTPRequestHandler):
@@ -392,16 +296,6 @@ def test_an_answer_that_is_being_read_outlives_its_client() -> None:
         Drip.go_on.set()
         server.shutdown()
         server.server_close()
-
-
-def test_a_child_keeps_its_parents_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropping them would close connections that the parent uses."""
-    parents = weakref.ref(client_for(LOCAL, "kinesis"))
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    for number in range(40):
-        client_for(other(number), "kinesis")
-    gc.collect()
-    assert parents() is not None
 
 
 # --- an assumed role ----------------------------------------------------------------------------------
@@ -593,20 +487,6 @@ def test_credentials_come_from_a_function(function: str) -> None:
     assert not config.has_fixed_credentials  # so new ones are asked for when these are refused
 
 
-def test_a_role_is_assumed_with_credentials_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    sts = Sts(timedelta(hours=1))
-    provided = ConnectionConfig(
-        region="eu-west-1",
-        endpoint_url="http://127.0.0.1:9",
-        credentials_provider=f"{__name__}:some_credentials",
-        role_arn=ROLE,
-    )
-    client, transport = assumed(monkeypatch, sts, provided)
-    client.list_shards(StreamName="s")
-
-    assert signed_with(transport) == ["PROVIDED", "ROLEKEY1"]
-
-
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -633,19 +513,6 @@ def test_a_function_without_credentials_is_named_and_no_secret_shown(
 def test_a_function_and_other_credentials_exclude_one_another(other: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="and 'credentialsProvider' exclude one another"):
         read(credentialsProvider="a.b:c", **other)
-
-
-def test_role_credentials_are_refreshed_before_they_expire(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next call renews credentials that expire in five minutes."""
-    sts = Sts(timedelta(minutes=5))
-    client, transport = assumed(monkeypatch, sts, role())
-    client.list_shards(StreamName="s")
-    sts.lifetime = timedelta(hours=1)
-    client.list_shards(StreamName="s")
-    client.list_shards(StreamName="s")
-    kinesis_keys = [key for key in signed_with(transport) if key.startswith("ROLE")]
-    assert kinesis_keys[-1] != "ROLEKEY1"
-    assert kinesis_keys[-1] == kinesis_keys[-2]
 
 
 def test_a_role_lasts_for_months(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -678,25 +545,6 @@ def test_static_keys_with_a_session_token_are_sent() -> None:
     assert header(transport.requests[0], "X-Amz-Security-Token") == "tok"
 
 
-def test_requests_have_a_user_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the SDK, this library, and the application of the SDK's configuration."""
-    monkeypatch.setenv("AWS_SDK_UA_APP_ID", "billing")
-    client = client_for(LOCAL, "kinesis")
-    transport = Transport(lambda _operation, _params: answer(json.dumps({"Shards": []}).encode()))
-    transport.install(client)
-    client.list_shards(StreamName="s")
-
-    named = header(transport.requests[0], "User-Agent").split(" ")
-    assert [name.partition("/")[0] for name in named] == [
-        "Botocore",
-        "Python",
-        platform.system(),
-        "app",
-        "sluice",
-    ]
-    assert "app/billing" in named
-
-
 def test_keys_come_from_a_profile(tmp_path: Path) -> None:
     """A profile of the shared files gives keys and region."""
     (tmp_path / "credentials").write_text("[p]\naws_access_key_id=PROFILEKEY\naws_secret_access_key=x\n")
@@ -707,25 +555,6 @@ def test_keys_come_from_a_profile(tmp_path: Path) -> None:
     client.list_shards(StreamName="s")
     assert signed_with(transport) == ["PROFILEKEY"]
     assert client.meta.region_name == "eu-north-1"
-
-
-def test_a_metadata_service_that_fails_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when many workers start at once: the role's credentials are there."""
-    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
-    asked: list[str] = []
-
-    def send(_session: URLLib3Session, request: Any) -> Any:
-        asked.append(request.url.rpartition("/latest/")[2])
-        if asked[-1] != "api/token" and asked.count(asked[-1]) == 1:
-            raise sdk.ReadTimeoutError(endpoint_url=request.url, error=OSError("late"))
-        key = {"Code": "Success", "AccessKeyId": "ROLEKEY", "SecretAccessKey": "x", "Token": "x"}
-        times = {"Expiration": "2100-01-01T00:00:00Z", "LastUpdated": "2026-01-01T00:00:00Z"}
-        body = {"api/token": b"token", "meta-data/iam/security-credentials/": b"role"}
-        return answer(body.get(asked[-1], json.dumps(key | times).encode()))
-
-    monkeypatch.setattr(URLLib3Session, "send", send)
-    assert credentials_for(ConnectionConfig(region="eu-west-1")).access_key == "ROLEKEY"
-    assert len(asked) == 1 + 2 + 2
 
 
 class Rotated:

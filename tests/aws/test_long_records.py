@@ -57,40 +57,6 @@ def test_long_data_does_not_go_through_the_decoder(kind: Any) -> None:
     assert max(reader.lengths) < 20 * 300
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        a_page(),
-        a_page(a_record(b"short"), a_record(LONG)),
-        a_page(a_record(LONG), *[a_record(b"short")] * 10),
-    ],
-)
-def test_short_records_are_not_cut(body: bytes) -> None:
-    """It would take longer. No record; a short one first; short ones by the mean."""
-    reader = Reader()
-
-    assert read_page(reader, body) == msgspec.json.decode(body, type=Page)
-    assert reader.lengths == [len(body)]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        a_page(a_record(LONG, New={"Data": "A" * 8_000})),
-        a_page(a_record(LONG), New={"Data": "A" * 8_000}),
-        a_page(a_record(LONG), a_record(LONG)).replace(b'"Data"', b'"\\u0044ata"', 1),
-        a_page(a_record(LONG), a_record(LONG)).replace(b'"Data": ', b'"Data":', 1),
-        a_page(a_record(LONG, Data=json.loads(f'"{"AAAA" * 2_000}"'))).replace(b"AAAA", b"AA\\u0041A", 1),
-    ],
-)
-def test_a_page_in_an_unusual_form_is_decoded_whole(body: bytes) -> None:
-    """Another field named Data; the name or white space written in another way; escapes in the data."""
-    reader = Reader()
-
-    assert read_page(reader, body) == msgspec.json.decode(body, type=Page)
-    assert reader.lengths[-1] == len(body)
-
-
 @pytest.mark.parametrize("data", ["A" * 8_001, "A" * 8_000 + "=", "*" * 8_000, "=" * 8_000])
 def test_the_decoder_refuses_data_that_is_not_base64(data: str) -> None:
     """Its error is the one that callers handle."""

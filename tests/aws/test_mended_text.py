@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.errors import redact
 from sluice.aws.wire import mended_text
 from sluice.aws.wire.changes import read_changes
 from sluice.aws.wire.mended_text import mended_json
@@ -135,10 +134,6 @@ def test_images_of_dynamodb_are_read() -> None:
         assert json.loads(plain(image) or "") == {"\ufffd": ["\ufffd", "b"], "n": 1.5}
         assert "1.50" in (plain(image) or "")
         assert json.loads(as_sent(image) or "")["\ufffd"] == {"SS": ["\ufffd", "b"]}
-
-
-def test_messages_of_errors_can_be_printed() -> None:
-    assert redact("no stream \ud83d").encode()
 
 
 @given(

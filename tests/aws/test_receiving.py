@@ -13,7 +13,6 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
-from kinesis_transport import Transport, answer
 from urllib3.exceptions import ProtocolError
 from urllib3.response import HTTPResponse
 
@@ -103,22 +102,6 @@ def test_a_body_is_read_at_once() -> None:
     assert (received.status_code, received.headers["content-length"]) == (200, "1000000")
 
 
-def test_before_the_first_answer_the_sdk_sends() -> None:
-    """A failed attempt has no answer, and shows no session."""
-    receiver = BodyReceiver()
-    receiver.remember_session(response=None, endpoint=Endpoint(Session(from_the_network())))
-
-    assert receiver.send(request=Request()) is None
-
-
-def test_the_sdk_sends_where_the_endpoint_has_no_session() -> None:
-    """A later SDK may have something else in its place."""
-    receiver = BodyReceiver()
-    receiver.remember_session(response=(from_the_network(), {}), endpoint=object())
-
-    assert receiver.send(request=Request()) is None
-
-
 def test_a_body_that_is_cut_short_is_retryable() -> None:
     """As when the SDK reads it."""
     receiver, _ = receiver_and_session(from_the_network(length=len(BODY) + 1))
@@ -174,18 +157,6 @@ def test_a_body_that_trickles_is_given_up(*, says_so: bool) -> None:
     assert watchdog._armed == {}
 
 
-def test_a_body_that_comes_in_time_is_not_given_up() -> None:
-    clock = Clock()
-    watchdog = Watchdog(clock)
-    watchdog._thread = threading.current_thread()
-    receiver, _ = receiver_and_session(from_the_network(), clock, watchdog)
-    received = receiver.send(request=Request())
-
-    assert received is not None
-    assert received.content == BODY
-    assert watchdog._armed == {}
-
-
 @pytest.mark.parametrize(("status", "is_read"), [(200, False), (400, True), (500, True)])
 def test_an_answer_that_is_read_event_by_event_is_left_to_its_reader(status: int, *, is_read: bool) -> None:
     """But for errors: a subscriber that waited for one could not even be closed."""
@@ -199,14 +170,6 @@ def test_an_answer_that_is_read_event_by_event_is_left_to_its_reader(status: int
     assert received is not None
     assert (received is not answered) == is_read
     assert received.content == BODY
-
-
-def test_what_the_session_raises_reaches_the_sdk() -> None:
-    """The SDK hands the error to the caller."""
-    receiver, session = receiver_and_session(ConnectionRefusedError("nobody there"))
-    with pytest.raises(ConnectionRefusedError):
-        receiver.send(request=Request())
-    assert len(session.requests) == 1
 
 
 def test_a_client_receives_in_one_piece_from_its_second_page_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,16 +188,3 @@ def test_a_client_receives_in_one_piece_from_its_second_page_on(monkeypatch: pyt
 
     assert left_unread == [False, True, True, True]
     assert [each["MillisBehindLatest"] for each in answers] == [7, 7, 7]
-
-
-def test_a_mock_of_the_network_goes_on_answering() -> None:
-    """Mocks of the SDK handle the same event. After an answer of a mock the client still sends nothing."""
-    client = client_for(
-        ConnectionConfig(region="eu-west-1", access_key_id="a", secret_access_key="b"), "kinesis"
-    )
-    transport = Transport(lambda *_: answer({"Records": [], "MillisBehindLatest": 0}))
-    transport.install(client)
-    for _ in range(3):
-        assert client.get_records(ShardIterator="i")["Records"] == []
-
-    assert [operation for operation, _ in transport.calls] == ["GetRecords"] * 3

@@ -96,20 +96,6 @@ def test_a_damaged_page_has_the_bounds_of_stepping_or_none(data: st.DataObject, 
         assert searched == record_bounds._walk(damaged, first, count, layout)
 
 
-@pytest.mark.parametrize("counted", [False, True])
-def test_a_page_that_ends_inside_a_record_has_no_bounds(counted: bool) -> None:
-    body = page([record(300)] * 3, FIELDS, counted=counted)
-    first = body.index(b"\x67Records") + 9
-    count = 3 if counted else None
-    layout = Layout.of_record(body, first)
-    assert layout is not None
-    whole = search_bounds(body, first, count, layout)
-    assert whole is not None
-
-    for end in range(whole[-1] - 1, first + layout.size, -1):
-        assert search_bounds(body[:end], first, count, layout) is None
-
-
 @pytest.mark.parametrize(
     "data",
     [

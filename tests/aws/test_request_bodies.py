@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ from kinesis_transport import Transport, answer, forget_process_state, header
 
 from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
-from sluice.aws.wire import request_bodies
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.destinations.kinesis import KinesisEntry
 
@@ -188,48 +186,6 @@ def test_length_and_signature_are_those_of_the_body(stream: dict[str, str]) -> N
     auth: Any = SigV4Auth(Credentials("AKIDEXAMPLE", "hush"), "kinesis", "eu-west-1")
     text = auth.string_to_sign(unsigned, auth.canonical_request(unsigned))
     assert authorization.endswith(f"Signature={auth.signature(text, unsigned)}")
-
-
-def test_the_sdk_writes_a_call_without_prepared_parameters() -> None:
-    """It checks and writes the body, byte for byte, also right after a prepared one."""
-    sent(
-        "kinesis",
-        "put_records",
-        Records=PreparedParameter([KinesisEntry(b"a", "k")], (ENTRY,)),
-        StreamName="orders",
-    )
-    request = sent(
-        "kinesis", "put_records", Records=[{"Data": b"a", "PartitionKey": "k"}], StreamName="orders"
-    )
-
-    assert (
-        request.body
-        == json.dumps({"Records": [{"Data": "YQ==", "PartitionKey": "k"}], "StreamName": "orders"}).encode()
-    )
-
-
-def test_other_parameters_are_still_checked() -> None:
-    """The SDK refuses bad values of parameters that are not prepared."""
-    with pytest.raises(Exception, match="StreamName"):
-        sent("kinesis", "put_records", Records=PreparedParameter([], (ENTRY,)), StreamName=5)
-
-
-@pytest.mark.parametrize("resolved", [True, False])
-def test_another_protocol_is_written_by_the_sdk(resolved: bool) -> None:
-    """A later SDK may speak CBOR with the service: it gets the entries as plain parameters."""
-    service = SimpleNamespace(metadata={"protocol": "json" if resolved else "smithy-rpc-v2-cbor"})
-    if resolved:
-        service.resolved_protocol = "smithy-rpc-v2-cbor"
-    params: dict[str, Any] = {
-        "Records": PreparedParameter([KinesisEntry(b"\xff", "k", "7")], (ENTRY,)),
-        "StreamName": "s",
-    }
-    context: dict[str, Any] = {}
-    request_bodies.substitute(params=params, model=SimpleNamespace(service_model=service), context=context)
-
-    entry = {"Data": b"\xff", "PartitionKey": "k", "ExplicitHashKey": "7"}
-    assert params == {"Records": [entry], "StreamName": "s"}
-    assert context == {}
 
 
 def test_an_entry_has_the_fields_of_the_api() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import UnknownServiceError
 from botocore.loaders import Loader
 from kinesis_transport import forget_process_state
 
@@ -29,18 +28,6 @@ def test_a_client_is_made_without_a_list_of_all_services(monkeypatch: pytest.Mon
 
     assert client_for(CONFIG, "kinesis").meta.service_model.service_name == "kinesis"
     forget_process_state()
-
-
-def test_an_unknown_service_is_refused_with_the_names_of_all() -> None:
-    with pytest.raises(UnknownServiceError, match=r"'kinesys'.*kinesis"):
-        ServiceLoader().load_service_model("kinesys", "service-2")
-
-
-def test_the_services_are_those_of_the_sdk() -> None:
-    services = ServiceLoader().list_available_services("service-2")
-
-    assert list(services) == Loader().list_available_services("service-2")
-    assert len(services) == len(list(services))
 
 
 def test_users_may_bring_descriptions_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -119,18 +118,6 @@ def test_an_endpoint_that_refuses_cbor_is_asked_in_json(
     ]
 
 
-def test_threads_that_learn_it_at_a_time_log_it_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A task reads several shards; while one call is refused, another one may have been."""
-    caplog.set_level(logging.INFO, "sluice")
-
-    def refused() -> AWSResponse:
-        endpoint_state(URL).knows_cbor = False
-        return answer(b"", 415)
-
-    assert Endpoint({CBOR: refused, JSON: page}).get_records() == 7
-    assert not caplog.records
-
-
 def test_an_endpoint_that_answers_in_json_is_asked_in_json(caplog: pytest.LogCaptureFixture) -> None:
     """The answer is read; it is no error."""
     caplog.set_level(logging.INFO, "sluice")
@@ -192,32 +179,6 @@ def test_a_damaged_page_is_retryable_and_no_refusal(body: bytes) -> None:
     assert endpoint_state(URL).knows_cbor is None
 
 
-@pytest.mark.parametrize(("count", "size"), [(1, 100_000), (1_000, 100), (1_000, 1_000)])
-def test_the_size_of_a_page_is_known_in_both_forms(count: int, size: int) -> None:
-    """Which paces the reads of a shard. Data are shorter in CBOR, where they are no base64; what surrounds
-    them is longer than a short record, and does not count."""
-    record = {
-        "SequenceNumber": "4" * 56,
-        "ApproximateArrivalTimestamp": 1_441_215_410.867,
-        "Data": base64.b64encode(bytes(size)).decode(),
-        "PartitionKey": "k",
-    }
-    body = {**PAGE, "Records": [record] * count}
-    endpoint = Endpoint({CBOR: lambda: in_cbor(answer(body)), JSON: lambda: answer(body)})
-    sizes = [endpoint.log.get_records(SPLIT, "it", limit).size for limit in (10_000, 10)]
-
-    assert endpoint.asked_in == [CBOR, JSON]
-    assert sizes == pytest.approx([count * size] * 2, rel=0.25)
-
-
-def test_an_endpoint_that_does_not_know_cbor_any_more_is_asked_in_json() -> None:
-    """Another server has taken its place: an emulator of another version, say."""
-    answers = iter([in_cbor(page()), answer(b"", 415)])
-    endpoint = Endpoint({CBOR: lambda: next(answers), JSON: page})
-    assert [endpoint.get_records() for _ in range(3)] == [7, 7, 7]
-    assert endpoint.asked_in == [CBOR, CBOR, JSON, JSON]
-
-
 def test_json_alone() -> None:
     """wireFormat=json."""
     endpoint = Endpoint({JSON: page}, replace(CONFIG, wire_format="json"))
@@ -246,32 +207,6 @@ def test_subscriptions_are_asked_for_in_cbor() -> None:
     assert endpoint.asked_in == [CBOR, JSON]
     assert cbor.decode(as_bytes(in_cbor_.body))["StartingPosition"] == {"Type": "LATEST"}
     assert json.loads(as_bytes(in_json.body))["StartingPosition"]["Timestamp"] == 1_767_268_800.123456
-
-
-def test_subscriptions_are_asked_for_in_json_unless_cbor_is_wanted() -> None:
-    """Agents find the head of an event in JSON at less cost."""
-    endpoint = Endpoint({JSON: page})
-    endpoint.subscribe()
-
-    assert endpoint.asked_in == [JSON]
-
-
-def test_few_records_are_asked_for_in_json() -> None:
-    """As the planner does: small pages are faster in JSON. The endpoint may know CBOR nevertheless."""
-    endpoint = Endpoint({CBOR: lambda: in_cbor(page()), JSON: page})
-    for limit in (1, 1_000, 2_000, 1):
-        endpoint.get_records(limit)
-
-    assert endpoint.asked_in == [JSON, JSON, CBOR, JSON]
-    assert endpoint_state(URL).knows_cbor
-
-
-def test_other_operations_stay_in_json() -> None:
-    """Most answers are small, and the SDK reads them."""
-    endpoint = Endpoint({JSON: lambda: answer({"ShardIterator": "it"})})
-    endpoint.client.get_shard_iterator(StreamName="s", ShardId=SPLIT.shard, ShardIteratorType="LATEST")
-
-    assert endpoint.asked_in == [JSON]
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, "auto"), ({"wireFormat": "JSON"}, "json")])

@@ -18,7 +18,6 @@ from sluice.channels.handshake import ANSWER_BYTES, ClientHandshake
 
 HERE = Address("10.0.0.1", 4000, b"s" * 32, b"start")
 STRANGERS = 128
-GREETED = 256
 
 
 class FakeListener:
@@ -145,14 +144,6 @@ def test_a_connection_is_handed_out_when_a_request_begins(bench: Bench) -> None:
     assert len(bench.requested) == 2
 
 
-def test_a_request_may_come_together_with_the_last_of_the_handshake(bench: Bench) -> None:
-    """A task does not wait for anything between the two."""
-    connection, task = bench.hello()
-    bench.settle()
-    bench.finish(connection, task)
-    assert serves(bench, connection)
-
-
 def test_ten_thousand_connections_keep_no_task_out(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """They are dropped, the oldest first; the log has a line a minute. Those of tasks stay."""
     idle = bench.task()
@@ -194,21 +185,6 @@ def test_a_connection_that_trickles_is_closed_after_five_seconds(bench: Bench) -
         bench.pass_time(1.0)
 
     assert is_closed(connection)
-
-
-def test_a_repeated_hello_keeps_a_connection_for_five_seconds(bench: Bench) -> None:
-    """Somebody who has overheard it can't go on. Of these the oldest makes room, too."""
-    overheard = ClientHandshake(HERE.secret, HERE.binding).hello()
-    connections = []
-    for _ in range(GREETED + 1):
-        connections.append(bench.stranger())
-        connections[-1].send(overheard)
-        bench.settle()
-
-    assert all(each.recv(ANSWER_BYTES) for each in connections)
-    assert [is_closed(each) for each in connections] == [True] + [False] * GREETED
-    bench.pass_time(5.0)
-    assert all(map(is_closed, connections))
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n" * 5, b"\xff" * 64, bytes(64)])
@@ -260,25 +236,6 @@ def test_without_descriptors_the_least_useful_connection_is_closed(bench: Bench)
     assert serves(bench, bench.task())
 
 
-def test_a_stranger_is_not_closed_for_an_error_of_another_kind(bench: Bench) -> None:
-    """That would not help."""
-    stranger = bench.stranger()
-    bench.settle()
-    bench.listener.put(OSError(errno.EPERM, "Operation not permitted"))
-    bench.settle()
-
-    assert not is_closed(stranger)
-
-
-def test_a_task_is_heard_before_another_connection_is_accepted(bench: Bench) -> None:
-    """Of strangers one may be closed for want of descriptors. A task has said hello when it is accepted."""
-    task, _ = bench.hello()
-    bench.listener.put(OSError(errno.EMFILE, "Too many open files"))
-    bench.settle()
-
-    assert task.recv(ANSWER_BYTES)
-
-
 def test_an_idle_connection_ages_out(bench: Bench) -> None:
     """After a minute by a clock that is never set; the minute begins anew with each request."""
     first, second = bench.task(), bench.task()
@@ -293,36 +250,6 @@ def test_an_idle_connection_ages_out(bench: Bench) -> None:
     assert not is_closed(second)
     bench.pass_time(40.0)
     assert is_closed(second)
-
-
-def test_an_unforeseen_error_ends_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one thread that accepts, and it is needed."""
-    with monkeypatch.context() as broken:
-        broken.setattr(bench.acceptor, "_welcome", fail)
-        bench.stranger()
-        bench.acceptor.step(0)
-    bench.pass_time(0.1)
-
-    assert serves(bench, bench.task())
-
-
-def fail(connection: socket.socket) -> None:
-    connection.close()
-    raise MemoryError
-
-
-def test_closing_closes_all_that_is_kept(bench: Bench) -> None:
-    """Connections that are being answered are closed when they are given back."""
-    idle, busy, stranger = bench.task(), bench.task(), bench.stranger()
-    bench.settle()
-    assert serves(bench, busy)
-    bench.acceptor.close()
-    assert is_closed(idle)
-    assert is_closed(stranger)
-    assert not is_closed(busy)
-
-    bench.acceptor.watch(bench.requested[0])
-    assert is_closed(busy)
 
 
 def test_the_thread_serves_and_ends(bench: Bench) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -87,14 +84,6 @@ def test_a_frame_arrives_whole(pair: tuple[Channel, Channel], size: int) -> None
     sender.join()
 
 
-def test_frames_follow_one_another(pair: tuple[Channel, Channel]) -> None:
-    """Each begins where the one before ends."""
-    for number in range(5):
-        pair[0].send(str(number).encode())
-
-    assert [bytes(pair[1].receive()) for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
-
-
 def test_a_frame_may_be_sent_without_waiting_for_the_other_end(pair: tuple[Channel, Channel]) -> None:
     """As much as it takes goes out, and the rest when it takes more."""
     frame = frame_of(bytes(3_000_000))
@@ -142,14 +131,6 @@ def test_a_frame_that_is_too_long_is_refused_before_it_is_read(pair: tuple[Chann
 
     with pytest.raises(ServiceError, match="300 bytes where at most 256"):
         pair[1].receive(at_most=256)
-
-
-def test_no_frame_is_longer_than_an_event_may_be(pair: tuple[Channel, Channel]) -> None:
-    """Also where nothing else is said."""
-    pair[0].send_some(b"\xff\xff\xff\xff")
-
-    with pytest.raises(ServiceError, match="4294967295 bytes"):
-        pair[1].receive()
 
 
 def test_a_connection_opens_to_the_agent_that_is_meant(listen: Callable[..., Agents]) -> None:
@@ -218,32 +199,6 @@ def test_all_addresses_of_a_host_have_one_deadline(monkeypatch: pytest.MonkeyPat
     assert now == pytest.approx(5.0)
 
 
-def test_a_host_without_ipv6_tries_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its names may have IPv6 addresses although the system has no sockets for them."""
-    tried: list[str] = []
-
-    class Ipv4Socket(socket.socket):
-        def __init__(self, family: int, *more: Any) -> None:
-            if family == socket.AF_INET6:
-                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-            super().__init__(family, *more)
-
-        def connect(self, place: Any) -> None:
-            tried.append(place[0])
-            raise ConnectionRefusedError
-
-    found = [
-        (family, socket.SOCK_STREAM, 6, "", (host, 4000))
-        for family, host in ((socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1"))
-    ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    monkeypatch.setattr(socket, "socket", Ipv4Socket)
-    with pytest.raises(ConnectionRefusedError):
-        connect(Address("agents", 4000, SECRET, START), timeout=PATIENT)
-
-    assert tried == ["127.0.0.1"]
-
-
 def test_a_handshake_that_trickles_is_given_up(listen: Callable[..., Agents]) -> None:
     """The seconds are for all of it, not for each byte."""
     asked = threading.Semaphore(0)
@@ -286,27 +241,6 @@ def test_a_frame_that_trickles_is_given_up() -> None:
     channel.close()
 
 
-def test_a_long_frame_has_the_time_that_a_slow_line_takes() -> None:
-    """Its bytes come, and a task that gave up would ask for all of them again."""
-    raw, end = socket.socketpair()
-    now = 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += 0.25
-        with contextlib.suppress(BlockingIOError):
-            raw.send(bytes(100_000), socket.MSG_DONTWAIT)
-        return now
-
-    channel = Channel(end, clock)
-    channel.set_timeout(2.0)
-    raw.send((2_000_000).to_bytes(4, "big"))
-    with raw:
-        assert len(channel.receive()) == 2_000_000
-    assert now > 2.0
-    channel.close()
-
-
 def test_an_address_does_not_show_its_secret() -> None:
     """Addresses are in partitions, whose text may come into logs."""
     address = Address("10.0.0.1", 4000, b"topsecret", b"start")
@@ -314,16 +248,3 @@ def test_an_address_does_not_show_its_secret() -> None:
     assert "topsecret" not in repr(address)
     assert str(address) == "10.0.0.1:4000"
     assert str(Address("2001:db8::1", 4000, b"topsecret", b"start")) == "[2001:db8::1]:4000"
-
-
-def test_an_idle_connection_has_nothing_to_receive(pair: tuple[Channel, Channel]) -> None:
-    """One that the other end has closed, or that has bytes of an answer left, is not idle."""
-    assert pair[0].is_idle()
-    pair[1].send(b"late")
-    assert not pair[0].is_idle()
-    pair[0].receive()
-    pair[1].close()
-    end = time.monotonic() + PATIENT
-    while pair[0].is_idle() and time.monotonic() < end:
-        pass
-    assert not pair[0].is_idle()

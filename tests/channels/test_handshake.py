@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,15 +63,6 @@ def test_a_client_that_means_another_agent_gets_no_answer(meant: Address) -> Non
     """A program that listens where an agent has died learns nothing that opens an agent that lives."""
     with pytest.raises(HandshakeError, match="hello"):
         server().receive(client(meant).hello())
-
-
-def test_an_agent_need_not_know_by_which_name_it_is_found() -> None:
-    """Tasks know the driver's host, which the planning process does not."""
-    task, agent = client(replace(HERE, host="driver.example")), server(replace(HERE, host=""))
-
-    shake(task, agent)
-
-    assert agent.is_done
 
 
 def test_a_relayed_handshake_fails() -> None:

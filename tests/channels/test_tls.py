@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import stat
@@ -18,7 +17,7 @@ import pytest
 
 from sluice.channels import tls
 from sluice.channels.acceptor import Acceptor, listen
-from sluice.channels.channel import Address, Channel, connect, frame_of
+from sluice.channels.channel import Address, Channel, connect
 from sluice.channels.tls import Certificate, TlsSocket, connect_tls, load_certificate, make_certificate
 from sluice.errors import ServiceError
 
@@ -82,71 +81,6 @@ def test_nothing_but_tls_1_3_is_spoken(pair: tuple[Channel, Channel], certificat
     theirs.close()
     thread.join(PATIENT)
     ours.close()
-
-
-def test_bytes_on_the_wire_do_not_show_the_frame(certificate: Certificate) -> None:
-    """They are what somebody between two hosts sees."""
-    ours, theirs = socket.socketpair()
-    accepted = TlsSocket(theirs, certificate.context, server_side=True)
-    with ThreadPoolExecutor(1) as pool, closing(ours), closing(theirs):
-        shaken = pool.submit(accepted.handshake)
-        connected = connect_tls(ours, certificate.fingerprint)
-        shaken.result(PATIENT)
-        Channel(connected).send(b"a record" * 100)
-        seen = theirs.recv(10_000)
-
-    assert len(seen) > 800
-    assert b"a record" not in seen
-
-
-def test_one_thread_may_send_while_another_receives(pair: tuple[Channel, Channel]) -> None:
-    """A link does both at the same time, at both of its ends."""
-    left, right = pair
-    bodies = [os.urandom(50_000) for _ in range(40)]
-
-    def send(channel: Channel) -> None:
-        for body in bodies:
-            channel.send(body)
-
-    def receive(channel: Channel) -> list[bytes]:
-        return [bytes(channel.receive()) for _ in bodies]
-
-    with ThreadPoolExecutor(4) as pool:
-        received = [pool.submit(receive, channel) for channel in pair]
-        sent = [pool.submit(send, channel) for channel in (left, right)]
-        for each in sent:
-            each.result(PATIENT)
-        assert [each.result(PATIENT) == bodies for each in received] == [True, True]
-
-
-def test_a_frame_may_be_sent_without_waiting_for_the_other_end(pair: tuple[Channel, Channel]) -> None:
-    """What counts as sent is sent, though more was encrypted. The rest follows when it is taken."""
-    pair[0].set_timeout(None)
-    frame = frame_of(os.urandom(3_000_000))
-    sent = pair[0].send_some(frame)
-
-    assert 0 <= sent < len(frame)
-    assert pair[0].send_some(frame[sent:]) == 0
-
-    def send_rest() -> None:
-        done = sent
-        while done < len(frame):
-            pair[0].wait_until_writable(PATIENT)
-            done += pair[0].send_some(frame[done:])
-
-    thread = in_thread(send_rest)
-    assert frame_of(bytes(pair[1].receive())) == frame
-    thread.join()
-
-
-def test_an_end_that_closes_or_is_cut_off_raises_eof_error(pair: tuple[Channel, Channel]) -> None:
-    """After the frames that were sent before."""
-    pair[0].send(b"last")
-    pair[0].close()
-
-    assert bytes(pair[1].receive()) == b"last"
-    with pytest.raises(EOFError):
-        pair[1].receive()
 
 
 def test_a_connection_is_idle_until_something_comes(pair: tuple[Channel, Channel]) -> None:

@@ -7,25 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from integration.chaos import reader_clock, weather
 from integration.chaos.pipeline import COPIED, ORDERS, consumer_of
 from integration.chaos.plan import KINDS, Fault
 from integration.chaos.reader_clock import ReaderClock
 from integration.chaos.weather import Weather
-from integration.model import KinesisModel, Laws, ModelError, RealClock, clock
+from integration.model import KinesisModel, Laws, ModelError, RealClock
 from integration.model.sending import WireFaults
 
 NOT_OF_THE_SERVICE = ("kill", "stop", "fill", "burst", "large", "pause")
 NAMES = [name for name in KINDS if not name.startswith(NOT_OF_THE_SERVICE)]
-REFUSED = {
-    "throttle reads": "GetShardIterator",
-    "throttle writes": "PutRecords",
-    "throttle control": "ListShards",
-    "throttle everything": "DescribeStreamSummary",
-    "KMS throttling": "GetShardIterator",
-    "internal failures": "ListShards",
-    "lose answers": "PutRecords",
-}
 
 
 class World:
@@ -79,49 +69,3 @@ def test_each_kind_can_be_made_and_taken_back(name: str, draw: float, tmp_path: 
     world.weather.clear()
     if name != "expire credentials":
         assert world.refusals("ListShards") == 0
-
-
-@pytest.mark.parametrize(("name", "operation"), REFUSED.items())
-def test_a_storm_is_felt_until_it_is_over(name: str, operation: str, tmp_path: Path) -> None:
-    world = World(tmp_path)
-    storm = fault(name)
-    world.weather.begin(storm)
-    assert world.refusals(operation) > 0
-    world.weather.end(storm)
-    assert world.refusals(operation) == 0
-
-
-def test_a_storm_that_ends_leaves_another_one(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    reads, writes = fault("throttle reads"), fault("throttle writes")
-    world.weather.begin(reads)
-    world.weather.begin(writes)
-    world.weather.end(writes)
-    assert world.refusals("GetShardIterator") > 0
-    assert world.refusals("PutRecords") == 0
-
-
-def test_the_clock_is_off_by_as_much_as_was_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """From the service's, and not from where it was before."""
-    machine = SimpleNamespace(time=lambda: 1_700_000_000.0, monotonic=lambda: 1.0)
-    monkeypatch.setattr(clock, "time", machine)
-    monkeypatch.setattr(weather, "time", machine)
-    monkeypatch.setattr(reader_clock, "time", machine)
-    world = World(tmp_path)
-    for name, draws, offset in (
-        ("clock ahead", (0.9, 1.0, 0.0), 90.0),
-        ("clock behind", (0.9, 1.0, 0.0), -90.0),
-        ("clock ahead", (0.1, 0.0, 0.0), 0.3),
-    ):
-        world.weather.begin(fault(name, *draws))
-        assert world.clock.offset == pytest.approx(offset - 40.0)
-
-
-def test_reshards_keep_to_between_two_and_six_shards(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.model.laws = Laws.kind()
-    for name, low, high in (("split", 4, 6), ("merge", 2, 6)):
-        for _ in range(10):
-            world.weather.begin(fault(name, 0.1, 0.9, 0.3))
-        count = sum(shard.is_open for shard in world.model.shards() if shard.stream == ORDERS)
-        assert low <= count <= high

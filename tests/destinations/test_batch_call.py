@@ -120,9 +120,7 @@ EXPIRED = sdk.ClientError({"Error": {"Code": "ExpiredTokenException", "Message":
 
 
 def test_expired_credentials_are_retried_for_a_while_where_they_may_be_renewed() -> None:
-    """Those of a file, of the environment or of a role are loaded anew for the next request. The file may be
-    written some seconds late; after that, waiting does not help.
-    """
+    """Those of a file, of the environment or of a role are loaded anew for the next request."""
     now = [100.0]
     chain = ConnectionConfig(region="eu-west-1", endpoint_url=URL)
     batch_call = BatchCall(chain, "firehose", "PutRecordBatch", "orders", clock=lambda: now[0])

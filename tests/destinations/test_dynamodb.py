@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +15,6 @@ from fake_service import (
     OPTIONS,
     FakeService,
     answer,
-    fast_clock,
     read_async_sink,
     refusal,
     write_all,
@@ -30,7 +27,7 @@ from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.dynamodb import DynamoDbDestination, DynamoDbWrite
 from sluice.errors import InvalidRecordError, OptionError, ServiceError
-from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, NoRateLimitingStrategy, SubmitResult
+from sluice.sink import SubmitResult
 
 TABLE = {"destination": "dynamodb", "tableName": "orders"}
 KEYED = TABLE | {"keyColumns": "id"}
@@ -138,28 +135,6 @@ def refusing(*bad: str) -> Callable[[str, dict[str, Any]], Any]:
     return respond
 
 
-def test_one_item_that_the_service_never_accepts_does_not_hold_up_the_others() -> None:
-    """It refuses the request as a whole, and does not say for which of its items."""
-    made, _ = destination(refusing("b"))
-    entries = [put("a"), put("b"), put("c")]
-    result = made.submit(entries)
-
-    assert [each.entry for each in result.rejected] == [entries[1]]
-    assert "exceeded 1024 bytes" in result.rejected[0].reason
-    assert not result.failed
-
-
-def test_what_is_refused_of_all_items_stays_fatal() -> None:
-    """The table may be a wrong one, whose key has another name: not all rows become dead letters."""
-    made, service = destination(refusing("a", "b", "c"))
-    with pytest.raises(ServiceError, match="exceeded 1024") as caught:
-        made.submit([put("a"), put("b"), put("c")])
-    assert made.is_fatal(caught.value)
-    assert len(service.calls) == 5  # halves, and what is left of them
-    with pytest.raises(ServiceError, match="exceeded 1024"):
-        made.submit([put("a")])
-
-
 @pytest.mark.parametrize("bad", ["b", "bc"])
 def test_a_table_that_has_accepted_items_is_the_right_one(bad: str) -> None:
     """So an item that it refuses is to blame, also where it is alone in its request, or with others of its
@@ -190,52 +165,6 @@ def test_keys_of_other_columns_than_the_table_s_are_fatal(count: int) -> None:
         made.submit([put("b"), *(delete(f"c{number}") for number in range(count))])
 
     assert made.is_fatal(caught.value)
-
-
-def test_an_item_that_is_throttled_by_itself_is_sent_again() -> None:
-    """The others were accepted, or will never be."""
-    replies = iter(
-        [
-            refusal("ValidationException"),
-            left_over(),
-            refusal("ValidationException"),
-            refusal("ThrottlingException"),
-        ]
-    )
-    made, _ = destination(lambda operation, params: next(replies, None) or refusing("c")(operation, params))
-    entries = [put("a"), put("b"), put("c")]
-    result = made.submit(entries)
-
-    assert result.failed == [entries[1]]
-    assert [each.entry for each in result.rejected] == [entries[2]]
-
-
-def test_credentials_that_expire_half_way_send_nothing_again_that_was_accepted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where the SDK may find new ones; those of options are the last, and end the task."""
-    entries = [put("a"), put("b"), put("c")]
-    invalid = refusal("ValidationException")
-    script = [invalid, left_over(), invalid, refusal("ExpiredTokenException"), left_over()]
-    replies = iter(script)
-    client = client_for(CONNECTION, "dynamodb")
-    made, _ = destination(lambda _, __: next(replies), client=lambda *_: client)
-    with pytest.raises(ServiceError, match="ExpiredTokenException"):
-        made.submit(entries)
-
-    monkeypatch.setattr(ConnectionConfig, "has_fixed_credentials", False)
-    replies = iter(script)
-    assert made.submit(entries).failed == [entries[1]]
-
-
-def test_nothing_is_judged_while_all_others_are_throttled() -> None:
-    """The same request is sent again."""
-    replies = iter([refusal("ValidationException"), refusal("ValidationException")])
-    made, _ = destination(lambda *_: next(replies, refusal("ThrottlingException")))
-    with pytest.raises(ServiceError, match="ThrottlingException") as caught:
-        made.submit([put("a"), put("b"), put("c")])
-
-    assert not made.is_fatal(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -304,10 +233,7 @@ def test_a_table_by_its_arn() -> None:
 
 
 def test_a_write_waits_for_a_timed_out_request() -> None:
-    """As long as a timed-out request runs, its older item could overwrite a newer one with the same key.
-
-    Until then the newer write is refused. Other keys are written.
-    """
+    """As long as a timed-out request runs, its older item could overwrite a newer one with the same key."""
     running, release = threading.Event(), threading.Event()
 
     class Client:
@@ -336,85 +262,6 @@ def test_a_write_waits_for_a_timed_out_request() -> None:
     assert alone.failed == [newer]
     assert made.submit([newer]).failed == []
     assert Client.sent == [["a"], ["b"], ["a"]]
-
-
-class SlowOnce:
-    """A client whose first request takes until it is released, and then lands in the table."""
-
-    def __init__(self) -> None:
-        self.table: dict[str, str] = {}
-        self.running, self.release = threading.Event(), threading.Event()
-        self.landed = threading.Event()
-        self._lock = threading.Lock()
-        self._requests = 0
-
-    def batch_write_item(self, RequestItems: Any) -> Any:  # noqa: N803
-        with self._lock:
-            self._requests += 1
-            is_first = self._requests == 1
-        if is_first:
-            self.running.set()
-            self.release.wait(120)
-        for write in RequestItems.value["orders"]:
-            item = write["PutRequest"]["Item"]
-            self.table[item["id"]["S"]] = item["v"]["N"]
-        if is_first:
-            self.landed.set()
-        return {"UnprocessedItems": {}}
-
-
-def test_an_old_row_of_a_failed_attempt_does_not_stay_in_the_table() -> None:
-    """Not even if its request hangs for longer than the attempt waits: the next one in this worker does."""
-    client = SlowOnce()
-
-    def attempt(*values: int, fails: bool = False) -> None:
-        made = DynamoDbDestination(CONNECTION, "orders", key_columns=["id"], client=lambda _, __: client)
-        config = read_async_sink(OPTIONS | KEYED).config
-        settings = AsyncSinkConfig(
-            **(vars(config) | {"max_batch_size": 1, "request_timeout": 0.05 if fails else 60.0})
-        )
-        clock = time.monotonic if fails else fast_clock
-        writer = AsyncSinkWriter(made, settings, NoRateLimitingStrategy(), clock=clock)
-        with closing(writer):
-            for value in values:
-                writer.write(pa.record_batch([pa.array(["k"]), pa.array([value])], names=["id", "v"]))
-            if fails:
-                client.running.wait(120)
-                raise KeyboardInterrupt
-            threading.Timer(0.2, client.release.set).start()
-            writer.flush()
-
-    with pytest.raises(KeyboardInterrupt):
-        attempt(1, fails=True)
-    assert client.table == {}
-    attempt(1, 2)
-    client.landed.wait(120)
-
-    assert client.table == {"k": "2"}
-
-
-def test_items_are_held_by_table() -> None:
-    """The same key in another table, region or endpoint is another item."""
-    client = SlowOnce()
-
-    def made(table: str = "orders", **connection: str) -> DynamoDbDestination:
-        where = ConnectionConfig(**({"region": "eu-west-1"} | connection))  # type: ignore[arg-type]
-        return DynamoDbDestination(where, table, key_columns=["id"], client=lambda _, __: client)
-
-    write = put("held", v={"N": "1"})
-    slow = threading.Thread(target=made().submit, args=([write],))
-    slow.start()
-    client.running.wait(120)
-    held = made("arn:aws:dynamodb:eu-west-1:123456789012:table/orders").submit([write])
-    client.batch_write_item = lambda **_: {"UnprocessedItems": {}}  # type: ignore[method-assign]
-    others = [made("other"), made(region="eu-north-1"), made(endpoint_url="http://127.0.0.1:1")]
-    accepted = [each.submit([write]).failed for each in others]
-    client.release.set()
-    slow.join()
-
-    assert held.codes == {"StillBeingWritten": 1}
-    assert accepted == [[], [], []]
-    assert made().submit([write]).failed == []
 
 
 def test_the_limits_and_the_name() -> None:
@@ -472,29 +319,8 @@ def test_an_item_that_is_too_large_is_refused() -> None:
         write_all(TABLE, one(399_999))
 
 
-@pytest.mark.parametrize("fail_on_error", [False, True])
-def test_with_fail_on_error_unprocessed_items_fail_the_task(fail_on_error: bool) -> None:
-    """Without it, they are sent again."""
-    first = iter([True])
-
-    def respond(_: str, params: dict[str, Any]) -> Any:
-        return left_over(*params["RequestItems"]["orders"][: next(first, False)])
-
-    FakeService("dynamodb", respond)
-    if fail_on_error:
-        with pytest.raises(ServiceError, match=r"1 of 3 records were not accepted .*UnprocessedItem"):
-            write_all(KEYED, rows("abc"), fail_on_error=True)
-    else:
-        assert write_all(KEYED, rows("abc")).records == 3
-
-
 class Table:
-    """A table that answers the SDK, with a fault for each request.
-
-    A number: the writes whose bits are set are unprocessed. ``cut`` and ``throttle``: nothing is written.
-    ``lost``: everything is written, and the answer is lost. A request with two writes of the same key is
-    refused, as by DynamoDB.
-    """
+    """A table that answers the SDK, with a fault for each request."""
 
     def __init__(self, faults: Sequence[int | str]) -> None:
         self._faults = iter(faults)
@@ -548,11 +374,7 @@ FAULTS = st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "
 def test_the_last_write_of_a_key_wins(
     batches: list[list[tuple[str, bool]]], faults: list[int | str], in_flight: int
 ) -> None:
-    """In the end the table is as if all rows had been written in order, one at a time.
-
-    Several batches put and delete rows with few keys, with several requests in flight. No write is accepted
-    before an older one with the same key, and no request has a key twice.
-    """
+    """In the end the table is as if all rows had been written in order, one at a time."""
     table = Table(faults)
     FakeService("dynamodb", table.respond)
     expected: dict[str, int] = {}

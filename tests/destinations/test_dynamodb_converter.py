@@ -72,13 +72,6 @@ def test_an_item_among_others_is_an_attribute() -> None:
     assert items(convert(batch(item=["a"]))) == [{"item": {"S": "a"}}]
 
 
-def test_a_sliced_batch_of_structs() -> None:
-    """Larger than what is converted at once, and itself a slice of a larger batch."""
-    rows = batch(item=pa.array([{"id": str(n)} for n in range(3000)])).slice(500)
-
-    assert items(convert(rows)) == [{"id": {"S": str(n)}} for n in range(500, 3000)]
-
-
 def test_a_null_item_is_refused() -> None:
     """The error has the number of the row."""
     rows = batch(item=pa.array([{"id": "a"}, None], pa.struct([("id", pa.string())])))
@@ -191,21 +184,6 @@ def test_sizes_are_kept_with_the_write() -> None:
     writes = convert(batch(id=["a", "b"], v=["12345"] * 2, op=["PUT", "DELETE"]), "id", operation="op")
 
     assert [write.size for write in writes] == [2 + 1 + 1 + 5, 2 + 1]
-
-
-def test_conversion_is_lazy() -> None:
-    """The rows of a large batch are not all converted at once."""
-    writes = DynamoDbRowConverter().convert(batch(n=[1.0] * 1500 + [float("nan")]))
-
-    assert [next(writes).attributes for _ in range(1000)] == [{"n": {"N": "1.0"}}] * 1000
-
-
-def test_a_batch_without_the_columns_is_refused_even_unopened() -> None:
-    """With the same error, when `open` was not called."""
-    with pytest.raises(OptionError, match="no column 'id'"):
-        convert(batch(a=["x"]), "id")
-    with pytest.raises(OptionError, match="no column 'op'"):
-        convert(batch(id=["x"]), "id", operation="op")
 
 
 def schema(columns: dict[str, DataType]) -> StructType:

@@ -139,18 +139,6 @@ def test_what_cannot_work_is_refused(destination: str, converter: str, message: 
     assert message in str(caught.value)
 
 
-def test_a_destination_without_data_takes_no_json() -> None:
-    """Every column is an attribute of a table's item. A converter of one's own may make its entries."""
-    with pytest.raises(OptionError, match="dynamodb table 'orders' has no column of data that JSON could be"):
-        read_sink({**OPTIONS, "destination": "dynamodb", "tableName": "orders", "elementConverter": JSON})
-
-
-def test_a_two_phase_destination_has_no_entries() -> None:
-    """It writes columns."""
-    with pytest.raises(OptionError, match="option 'elementConverter' is not for destination 's3'"):
-        read_sink({"destination": "s3", "path": "s3://lake/x", "elementConverter": JSON})
-
-
 def test_a_converter_may_have_options() -> None:
     """They are checked with all others."""
     options = FIREHOSE | {"elementConverter": f"{__name__}:Scaled", "FACTOR": "5"}
@@ -218,19 +206,3 @@ def test_the_letter_of_a_row_that_could_not_be_converted_holds_the_row(tmp_path:
     assert letter["form"] == "row"
     assert json.loads(base64.b64decode(letter["data"]))["data"] == "raw"
     assert letter["attributes"] == {}
-
-
-def test_no_column_is_unknown_to_json() -> None:
-    """It writes them all, where the destination's own converter would refuse them."""
-    body = StructType([StructField("body", StringType()), *SCHEMA.fields])
-    check_columns(read_async_sink(DESTINATIONS["http"] | {"elementConverter": JSON}), body, Origin("test"))
-    with pytest.raises(OptionError, match=r"'n'.*'name'|n, name"):
-        check_columns(read_async_sink(DESTINATIONS["http"]), body, Origin("test"))
-
-
-def test_its_columns_are_checked_before_the_query() -> None:
-    """By the converter, in the place of the destination's own."""
-    setup = read_async_sink(FIREHOSE | {"elementConverter": f"{__name__}:Lines"})
-    check_columns(setup, SCHEMA, Origin("test"))
-    with pytest.raises(OptionError, match="two columns are enough"):
-        check_columns(setup, StructType([*SCHEMA.fields, StructField("x", LongType())]), Origin("test"))

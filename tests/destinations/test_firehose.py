@@ -76,22 +76,6 @@ def test_schemas_that_cannot_work_are_refused(columns: dict[str, Any], message: 
     assert message in str(caught.value)
 
 
-def test_other_columns_are_ignored() -> None:
-    """As in Spark's Kafka sink. Names are compared without regard to case."""
-    kinds = {"Data": StringType(), "other": IntegerType()}
-    schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
-    FirehoseRowConverter().open(schema)
-    batch = pa.record_batch([pa.array([1]), pa.array(["a"])], names=["other", "DATA"])
-
-    assert list(FirehoseRowConverter().convert(batch)) == [b"a"]
-
-
-def test_a_batch_without_data_is_refused_even_unopened() -> None:
-    """With the same error, when `open` was not called."""
-    with pytest.raises(OptionError, match="column 'data'"):
-        list(FirehoseRowConverter().convert(pa.record_batch([pa.array([1])], names=["other"])))
-
-
 def test_a_request_holds_all_entries() -> None:
     """In their order, with the name of the delivery stream."""
     made, service = destination(lambda _, __: outcomes(FINE, FINE))
@@ -113,16 +97,6 @@ def test_results_belong_to_entries_by_position() -> None:
 
     assert result.failed == [b"a", b"a"]
     assert result.codes == {"ServiceUnavailableException": 1, "InternalFailure": 1}
-
-
-def test_an_entry_with_a_code_about_the_stream_is_fatal() -> None:
-    """At once, without retries. The error has the service's message."""
-    never = {"ErrorCode": "InvalidKMSResourceException", "ErrorMessage": "The key is disabled."}
-    made, _ = destination(lambda _, __: outcomes(FINE, never))
-    with pytest.raises(ServiceError, match=r"of orders .*The key is disabled") as caught:
-        made.submit([b"a", b"b"])
-
-    assert made.is_fatal(caught.value)
 
 
 def test_an_invalid_record_is_rejected() -> None:
@@ -185,11 +159,7 @@ def test_a_record_that_is_too_large_is_refused() -> None:
 @settings(max_examples=40)
 @given(st.lists(st.one_of(st.integers(0, 2**20), st.sampled_from(["throttle", "cut", "short"])), max_size=12))
 def test_every_record_is_delivered_despite_failures(faults: list[int | str]) -> None:
-    """Exactly once: in this test the service stores nothing of a request that gets no full answer.
-
-    A fault is what happens to one request. A number: the records whose bits are set are refused. ``throttle``
-    and ``cut``: the request fails. ``short``: the answer has too few results.
-    """
+    """Exactly once: in this test the service stores nothing of a request that gets no full answer."""
     stored: list[str] = []
     planned = iter(faults)
 

@@ -114,10 +114,7 @@ ROWS: dict[str, tuple[dict[str, str], dict[str, pa.Array], str]] = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_that_cannot_be_written_is_a_dead_letter(name: str, tmp_path: Path) -> None:
-    """Its neighbours are delivered, and its dead letter is JSON for strict readers.
-
-    The reason has no number of a row: the letter holds the row, and the writer converts it alone.
-    """
+    """Its neighbours are delivered, and its dead letter is JSON for strict readers."""
     options, columns, reason = ROWS[name]
     setup = read_async_sink(OPTIONS | options)
     FakeService(options["destination"], accept)

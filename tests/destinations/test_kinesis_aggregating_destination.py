@@ -28,7 +28,6 @@ from hypothesis import strategies as st
 
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
-from sluice.destinations.kinesis.aggregates import hash_key_of
 from sluice.destinations.kinesis.aggregating_destination import AggregatingDestination
 from sluice.destinations.kinesis.shard_map import Shard, shard_map_cache
 from sluice.errors import InvalidRecordError, ServiceError
@@ -98,33 +97,8 @@ def test_a_reshard_between_packing_and_sending_loses_nothing(
     assert not Counter(wanted) - Counter(data_of(stream.read_by_source()))
 
 
-def test_without_reshards_nothing_is_listed_or_sent_twice() -> None:
-    """There is one listing and one request, and both readers return the same records."""
-    stream = FakeStream(even_shards(4))
-    destination = aggregating(stream)
-    entries = convert(destination, rows(2000))
-    destination.submit(entries)
-    assert (stream.listings, len(stream.requests)) == (1, 1)
-    assert stream.read_by_source() == stream.read_by_client_library()
-    assert data_of(stream.read_by_source()) == sorted(data for data, _, _ in rows(2000))
-
-
-def test_a_merge_sends_nothing_twice() -> None:
-    """All records of an aggregate belong to the larger shard that took it."""
-    stream = FakeStream(even_shards(4))
-    destination = aggregating(stream)
-    entries = convert(destination, rows(500))
-    stream.reshard(1)
-    destination.submit(entries)
-    assert len(stream.requests) == 1
-    assert data_of(stream.read_by_source()) == sorted(data for data, _, _ in rows(500))
-    assert stream.listings == 2
-
-
 def test_a_misrouted_aggregate_is_packed_again() -> None:
-    """After a shard was split, one more request has its records. Later aggregates are split before they are
-    sent.
-    """
+    """After a shard was split, one more request has its records."""
     stream = FakeStream(even_shards(1))
     destination = aggregating(stream)
     converter = destination.create_converter()
@@ -137,21 +111,6 @@ def test_a_misrouted_aggregate_is_packed_again() -> None:
     assert [destination.ordering_key(entry) for entry in later] == ["shardId-000000000000"]
     destination.submit(later)
     assert [len(request) for request in stream.requests] == [1, 4, 4]
-
-
-def test_after_three_attempts_a_misrouted_aggregate_has_failed() -> None:
-    """The writer then retries it like any failed entry."""
-    stream = FakeStream(even_shards(1))
-    destination = aggregating(stream)
-    entries = convert(destination, rows(2000, keys=2000))
-    counts = iter([2, 16, 128, 1, 1])
-    stream.before = lambda: stream.reshard(next(counts))
-    result = destination.submit(entries)
-    assert result.failed == entries
-    assert result.codes == {"WrongShard": len(entries)}
-    assert len(stream.requests) == 3
-    assert destination.submit(entries).failed == []
-    assert data_of(stream.read_by_client_library()) == sorted(data for data, _, _ in rows(2000))
 
 
 THROTTLED = ServiceError("Rate exceeded", code="LimitExceededException", retryable=True)
@@ -289,27 +248,6 @@ def test_a_refused_aggregate_comes_back_as_the_same_entry() -> None:
     assert data_of(stream.read_by_source()) == sorted([b"x", b"x", *(data for data, _, _ in rows(500))])
 
 
-def test_an_entry_is_rejected_after_its_last_part_was_tried() -> None:
-    """As long as another part may still be accepted, the entry is sent again."""
-    stream = FakeStream(even_shards(1))
-    destination = aggregating(stream)
-    (entry,) = convert(destination, rows(500))
-    stream.reshard(2)
-    destination._shards.invalidate()
-    codes = {"shardId-000000000001": "InvalidThing", "shardId-000000000002": "Throttled"}
-    stream.refuse = lambda _, shard: codes.get(shard)
-    result = destination.submit([entry])
-    assert (result.failed, result.rejected) == ([entry], [])
-    del codes["shardId-000000000002"]
-    result = destination.submit([entry])
-    assert result.failed == []
-    assert [(each.entry, each.reason) for each in result.rejected] == [(entry, "InvalidThing")]
-    # The rejected entry holds only the rows of the rejected part.
-    left = destination.unpacked(result.rejected[0].entry)
-    assert {stream.shard_of(hash_key_of(user)) for user in left} == {"shardId-000000000001"}
-    assert len(left) + len(stream.read_by_source()) == 500
-
-
 def test_split_entries_keep_the_limits_of_a_request() -> None:
     """500 records and 10 MiB."""
     stream = FakeStream(even_shards(1))
@@ -323,55 +261,6 @@ def test_split_entries_keep_the_limits_of_a_request() -> None:
     stream.requests.clear()
     destination.submit(large)
     assert [len(request) for request in stream.requests] == [1, 2]
-
-
-def test_rows_whose_shard_is_not_listed_yet_wait_for_their_own_key_only() -> None:
-    """Not for each other, which would send one record at a time until the task ends."""
-    stream = FakeStream([Shard("parent", 0, KEY_SPACE - 1, is_closed=True)])
-    destination = aggregating(stream, limit=100)
-    given = [*rows(200, keys=50), (b"x", "key-1", "7"), (b"y" * 100, "key-2", "7")]
-    entries = convert(destination, given)
-    stream.shards += even_shards(4)
-    wanted: dict[Any, list[bytes]] = {}
-    for data, key, explicit in given:
-        wanted.setdefault(hash_key(key or "") if explicit is None else int(explicit), []).append(data)
-    found: dict[Any, list[bytes]] = {}
-    for entry in entries:
-        order = destination.ordering_key(entry)
-        found.setdefault(order, []).extend(user.data for user in destination.unpacked(entry))
-
-    assert found == wanted
-    assert len(entries) < 100
-
-
-def test_an_aggregate_of_one_hash_key_is_in_its_shard_wherever_that_is() -> None:
-    """Nothing is listed or sent again for it, although the shard is not listed yet."""
-    stream = FakeStream([Shard("parent", 0, KEY_SPACE - 1, is_closed=True)])
-    listed = [*stream.shards]
-    stream.list_shards = lambda: listed  # type: ignore[method-assign]
-    destination = aggregating(stream)
-    entries = convert(destination, rows(500))
-    stream.reshard(4)
-
-    assert destination.submit(entries).failed == []
-    assert len(stream.requests) == 1
-    assert data_of(stream.read_by_client_library()) == sorted(data for data, _, _ in rows(500))
-    assert destination.figures() == {"kinesis_records_put": 50, "user_records_put": 500}
-
-
-def test_rows_without_keys_are_not_sent_again_for_a_reshard() -> None:
-    """Those of one aggregate share a key, so they are in its shard, whether that is listed yet or not."""
-    stream = FakeStream(even_shards(1))
-    listed = [*stream.shards]
-    stream.list_shards = lambda: listed  # type: ignore[method-assign]
-    destination = aggregating(stream)
-    given: list[Row] = [(b"%d" % n, None, None) for n in range(500)]
-    entries = convert(destination, given)
-    stream.reshard(4)
-
-    assert destination.submit(entries).failed == []
-    assert len(stream.requests) == 1
-    assert data_of(stream.read_by_client_library()) == sorted(data for data, _, _ in given)
 
 
 # --- with the writer ----------------------------------------------------------------------------------
@@ -411,27 +300,6 @@ def test_rows_of_a_key_keep_their_order(listings: int) -> None:
         assert found[f"key-{key}"] == list(range(key, 2000, 17))
 
 
-def test_rows_of_a_key_keep_their_order_while_their_shard_is_not_listed() -> None:
-    """An aggregate that has to be split then, when nobody knows yet how, is refused in part."""
-    stream = FakeStream(even_shards(1))
-    listed = [*stream.shards]
-    stream.list_shards = lambda: listed  # type: ignore[method-assign]
-    destination = aggregating(stream)
-    (entry,) = convert(destination, rows(100, keys=5))
-    stream.reshard(2)
-    listed[:] = [each for each in stream.shards if each.is_closed]
-    destination._shards.invalidate()
-    refusals = itertools.count()
-    stream.refuse = lambda _entry, _shard: "Throttled" if next(refusals) % 2 == 0 else None
-    while destination.submit([entry]).failed:
-        pass
-
-    found: dict[str, list[int]] = {}
-    for user in stream.read_by_client_library():
-        found.setdefault(user.key, []).append(int(user.data))
-    assert found == {f"key-{key}": list(range(key, 100, 5)) for key in range(5)}
-
-
 def test_figures_count_rows() -> None:
     """Records, refusals and retries are rows; bytes are those of the sent records."""
     stream = FakeStream(even_shards(1))
@@ -442,21 +310,6 @@ def test_figures_count_rows() -> None:
     assert figures.bytes == stream.size_in_bytes(stream.requests[0][0])
     assert figures.refused_by_code == {"Throttled": 100}
     assert figures.destination == {"kinesis_records_put": 1, "user_records_put": 100}
-
-
-def test_figures_show_what_a_reshard_costs() -> None:
-    """An aggregate that came to a wrong shard is a record of the stream, and its rows are put again."""
-    stream = FakeStream(even_shards(1))
-    destination = aggregating(stream)
-    entries = convert(destination, rows(500))
-    stream.reshard(4)
-    destination.submit(entries)
-
-    assert destination.figures() == {
-        "kinesis_records_put": 1 + 4,
-        "aggregates_misrouted": 1,
-        "user_records_put": 500,
-    }
 
 
 def test_dead_letters_are_rows(tmp_path: Path) -> None:
@@ -496,18 +349,6 @@ def test_of_a_split_aggregate_only_the_rows_of_a_rejected_part_are_refused(
     assert figures.dead_letters + figures.records == 500
     with pytest.raises(InvalidRecordError, match=f"^kinesis stream 's': {len(letters)} records were refused"):
         write(destination, rows(500))
-
-
-def test_messages_count_rows() -> None:
-    """Without dead letters, the error of a rejected aggregate has the number of its rows."""
-    stream = FakeStream(even_shards(1), refuse=lambda _entry, _shard: "InvalidThing")
-    with pytest.raises(InvalidRecordError, match="100 records were refused for good"):
-        write(aggregating(stream), rows(100))
-    stream.refuse = lambda _entry, _shard: "Throttled"
-    with pytest.raises(ServiceError, match="100 records are still not accepted"):
-        write(aggregating(stream), rows(100), max_retry_duration=0.0)
-    with pytest.raises(ServiceError, match="100 of 100 records were not accepted"):
-        write(aggregating(stream), rows(100), fail_on_error=True)
 
 
 def test_a_row_that_is_too_large_is_one_dead_letter(tmp_path: Path) -> None:

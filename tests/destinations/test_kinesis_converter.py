@@ -60,26 +60,6 @@ def test_explicit_hash_keys_are_passed_on() -> None:
     assert [entry.explicit_hash_key for entry in entries] == ["0", largest, None]
 
 
-def test_rows_of_a_large_batch_keep_their_order() -> None:
-    """It is converted 1,024 rows at a time."""
-    values = [str(n) for n in range(5000)]
-
-    assert [entry.data.decode() for entry in convert(data=values, partitionKey=values)] == values
-
-
-def test_conversion_is_lazy() -> None:
-    """The rows of a large batch are not all converted at once."""
-    batch = pa.record_batch([pa.array(["a"] * 2000 + [None])], names=["data"])
-    entries = KinesisRowConverter().convert(batch)
-
-    assert [next(entries).data for _ in range(1000)] == [b"a"] * 1000
-
-
-def test_columns_are_found_whatever_their_case() -> None:
-    """Like all names of columns in Spark."""
-    assert convert(DATA=["a"], PartitionKey=["k"]) == [KinesisEntry(b"a", "k")]
-
-
 def test_null_data_is_refused_with_its_row() -> None:
     """The error has the number of the row and none of its data."""
     assert "row 1030 of a batch" in refused(data=["a"] * 1030 + [None])
@@ -93,11 +73,6 @@ def test_partition_keys_that_are_empty_or_too_long_are_refused(key: str) -> None
     assert f"row 1 of a batch of rows (counted from 0): column 'partitionKey' has {len(key)}" in message
     assert "sha2(partitionKey, 256)" in message
     assert "secret" not in message
-
-
-def test_the_length_of_a_key_is_in_characters() -> None:
-    """Not in bytes."""
-    assert convert(data=["a"], partitionKey=["ü" * 256])
 
 
 @pytest.mark.parametrize("key", ["", "-1", "abc", "1.5", "01", " 1", "٣", str(2**128), "9" * 40])
@@ -154,12 +129,6 @@ def test_schemas_that_cannot_work_are_refused(columns: dict[str, Any], message: 
         KinesisRowConverter().open(schema(**columns))
 
     assert message in str(caught.value)
-
-
-def test_a_batch_without_data_is_refused_even_unopened() -> None:
-    """With the same error, when `open` was not called."""
-    with pytest.raises(OptionError, match="column 'data'"):
-        convert(value=["a"])
 
 
 def test_an_entry_becomes_a_dead_letter_field_by_field() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from botocore import exceptions as sdk
 from fake_service import CONNECTION, FakeService, answer, refusal
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,106 +106,6 @@ def test_an_answer_with_too_few_results_is_damaged() -> None:
 
     assert "2 results for 3 records" in str(error)
     assert not fatal
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "ResourceNotFoundException",
-        "AccessDeniedException",
-        "InvalidArgumentException",
-        "ValidationException",
-        "ExpiredTokenException",
-        "UnrecognizedClientException",
-        "KMSAccessDeniedException",
-    ],
-)
-def test_lasting_errors_are_fatal(code: str) -> None:
-    """A missing stream, no access, a malformed request, wrong or expired credentials."""
-    error, fatal = raised(lambda _, __: refusal(code))
-
-    assert fatal
-    assert error.code == code
-    assert "orders" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        ("ProvisionedThroughputExceededException", 400),
-        ("ThrottlingException", 400),
-        ("KMSThrottlingException", 400),
-        ("InternalFailure", 500),
-        ("ServiceUnavailable", 503),
-        ("Unheard", 502),
-    ],
-)
-def test_transient_errors_are_retried(code: str, status: int) -> None:
-    """Throttling, and failures of the service itself."""
-    _, fatal = raised(lambda _, __: refusal(code, status=status))
-
-    assert not fatal
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        sdk.ReadTimeoutError(endpoint_url="http://service.test"),
-        sdk.ConnectTimeoutError(endpoint_url="http://service.test"),
-        sdk.ConnectionClosedError(endpoint_url="http://service.test"),
-        ConnectionResetError("reset"),
-    ],
-)
-def test_a_lost_connection_is_retried(error: Exception) -> None:
-    """The next attempt may succeed after a timeout or a dropped connection."""
-    _, fatal = raised(lambda _, __: error)
-
-    assert not fatal
-
-
-def test_an_endpoint_that_never_answers_is_fatal_within_seconds() -> None:
-    """Its address is probably wrong. It is not tried for `maxRetryDuration`, 15 minutes."""
-    now = [100.0]
-    unreachable = sdk.EndpointConnectionError(endpoint_url="http://service.test")
-    made, _ = destination(lambda _, __: unreachable, clock=lambda: now[0])
-    with pytest.raises(ServiceError, match=r"service\.test") as caught:
-        made.submit(ENTRIES)
-    assert not made.is_fatal(caught.value)
-    now[0] += 5.0
-
-    assert made.is_fatal(caught.value)
-
-
-def test_an_endpoint_that_has_answered_before_is_retried() -> None:
-    """Its address is right. This holds for the next epoch's destination in the same process, too."""
-    now = [100.0]
-    replies: list[Any] = [accepted(3), sdk.EndpointConnectionError(endpoint_url="http://service.test")]
-    made, _ = destination(lambda _, __: replies[0], clock=lambda: now[0])
-    made.submit(ENTRIES)
-    made, _ = destination(lambda _, __: replies[1], clock=lambda: now[0])
-    with pytest.raises(ServiceError) as caught:
-        made.submit(ENTRIES)
-    now[0] += 600.0
-
-    assert not made.is_fatal(caught.value)
-
-
-def test_is_fatal_takes_errors_of_the_sdk() -> None:
-    """As well as the errors that they are translated to."""
-    made, _ = destination(lambda _, __: accepted(3))
-    missing = sdk.ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "PutRecords")
-    busy = sdk.ClientError({"Error": {"Code": "ProvisionedThroughputExceededException"}}, "PutRecords")
-
-    assert made.is_fatal(missing)
-    assert not made.is_fatal(busy)
-    assert made.is_fatal(OptionError("no region"))
-
-
-def test_no_secret_is_in_an_error() -> None:
-    """Many people read the logs that messages get into."""
-    error, _ = raised(lambda _, __: refusal("AccessDeniedException", "no"))
-
-    assert "very-secret" not in f"{error!r} {error}"
 
 
 def test_sizes_count_the_partition_key_in_bytes() -> None:
@@ -320,56 +219,6 @@ def test_a_request_is_sent_once_where_the_service_counts_code_points() -> None:
     made.submit([KinesisEntry(b"x", FACES * 256), *ENTRIES])
 
     assert len(service.calls) == 1
-
-
-def test_a_refusal_for_another_reason_stays_fatal() -> None:
-    """Long keys may be in the request: what each part of it is refused for is the same."""
-    made, service = destination(lambda _, __: refusal("ValidationException", "no such field"))
-    with pytest.raises(ServiceError, match="no such field") as caught:
-        made.submit([KinesisEntry(b"x", FACES * 256), *ENTRIES])
-    assert made.is_fatal(caught.value)
-    with pytest.raises(ServiceError, match="no such field"):
-        made.submit(ENTRIES)
-    assert len(service.calls) == 7 + 5
-
-
-def test_parts_of_a_request_that_fail_for_now_are_sent_again() -> None:
-    """What was accepted before is not: a later part is throttled, or the connection is lost."""
-    long = [KinesisEntry(b"y", FACES * 129), KinesisEntry(b"z", FACES * 129)]
-    service = KeyCounter(len)
-    invalid = refusal("ValidationException")
-    replies = iter([invalid, None, invalid, None, invalid, refusal("ThrottlingException"), None])
-    made, _ = destination(lambda operation, params: next(replies) or service(operation, params))
-    result = made.submit([*ENTRIES, *long])
-    assert service.stored == [b"a", b"b", b"c", b"z"]
-    assert result.failed == [long[0]]
-    assert dict(result.codes) == {"ThrottlingException": 1}
-    assert not result.rejected
-
-
-def test_credentials_that_expire_half_way_send_nothing_again_that_was_accepted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where the SDK may find new ones; those of options are the last, and end the task."""
-    long = [KinesisEntry(b"y", FACES * 129), KinesisEntry(b"z", FACES * 129)]
-    service = KeyCounter(len)
-    invalid = refusal("ValidationException")
-    script = [invalid, None, invalid, None, invalid, refusal("ExpiredTokenException"), None]
-    replies = iter(script)
-    client = client_for(CONNECTION, "kinesis")
-    made, _ = destination(
-        lambda operation, params: next(replies) or service(operation, params), client=lambda *_: client
-    )
-    with pytest.raises(ServiceError, match="ExpiredTokenException") as caught:
-        made.submit([*ENTRIES, *long])
-    assert made.is_fatal(caught.value)
-
-    monkeypatch.setattr(ConnectionConfig, "has_fixed_credentials", False)
-    service.stored.clear()
-    replies = iter(script)
-    result = made.submit([*ENTRIES, *long])
-    assert service.stored == [b"a", b"b", b"c", b"z"]
-    assert (result.failed, result.rejected) == ([long[0]], [])
 
 
 def test_a_record_that_only_some_streams_take_does_not_hold_up_the_others() -> None:

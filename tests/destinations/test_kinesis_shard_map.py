@@ -33,24 +33,6 @@ def test_a_key_belongs_to_the_open_shard_with_its_range(count: int, key: int) ->
     assert shard.id != "closed"
 
 
-def test_the_edges_of_ranges() -> None:
-    """A range includes its first and its last hash key. There may be gaps between shards."""
-    shards = ShardMap([Shard("a", 10, 19), Shard("b", 30, 39)])
-    found = [shard.id if (shard := shards.find(key)) else None for key in (9, 10, 19, 20, 29, 30, 39, 40)]
-    assert found == [None, "a", "a", None, None, "b", "b", None]
-
-
-def test_closed_shards_are_found_by_id() -> None:
-    """An answer to PutRecords may name a shard that was closed since."""
-    shards = ShardMap([Shard("a", 0, 9, is_closed=True)])
-    shard = shards.named("a")
-    assert shard is not None
-    assert (shard.first, shard.last) == (0, 9)
-    assert (shard.holds(0, 9), shard.holds(0, 10), shard.holds(-1, 9)) == (True, False, False)
-    assert shards.named("b") is None
-    assert ShardMap([]).find(0) is None
-
-
 def test_a_map_is_used_for_half_a_minute() -> None:
     """Calls of `current` within 30 s share a listing."""
     stream, now = FakeStream(even_shards(2)), [0.0]
@@ -101,31 +83,6 @@ def test_an_outdated_map_is_replaced_once() -> None:
     assert shards.newer_than(new) is not new
 
 
-def test_an_invalidated_map_is_listed_again() -> None:
-    """By the next caller, not before."""
-    stream = FakeStream(even_shards(2))
-    shards = shards_of(stream)
-    shards.current()
-    shards.invalidate()
-    assert stream.listings == 1
-    shards.current()
-    assert stream.listings == 2
-
-
-def test_a_failed_first_listing_is_not_cached() -> None:
-    """The next caller lists again."""
-    fails = iter([True, True, False])
-
-    def list_shards() -> list[Shard]:
-        return refused(retryable=True)() if next(fails) else even_shards(1)
-
-    shards = ShardMapCache(list_shards, list)
-    for _ in range(2):
-        with pytest.raises(ServiceError, match="no"):
-            shards.current()
-    assert shards.current().find(0)
-
-
 def test_nothing_is_known_of_shards_that_cannot_be_listed_again() -> None:
     """For half a minute, then they are listed again. They are not listed on and on meanwhile."""
     stream, now, fails = FakeStream(even_shards(1)), [0.0], [True]
@@ -146,15 +103,6 @@ def test_nothing_is_known_of_shards_that_cannot_be_listed_again() -> None:
     fails[0] = False
     now[0] = 60.0
     assert shards.current().find(0)
-
-
-def test_a_listing_that_is_refused_for_good_is_an_error() -> None:
-    """Then the stream may be another one, or the rights are gone."""
-    stream = FakeStream(even_shards(1))
-    shards = ShardMapCache(stream.list_shards, refused(retryable=False))
-    known = shards.current()
-    with pytest.raises(ServiceError, match="no"):
-        shards.newer_than(known)
 
 
 def test_tasks_of_one_process_share_a_cache() -> None:

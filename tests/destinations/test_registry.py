@@ -70,11 +70,6 @@ def test_kinesis_is_built_in() -> None:
     assert strategy.limit == 100 * 50
 
 
-def test_sparks_own_options_pass() -> None:
-    """Spark passes the checkpoint's location with the sink's options."""
-    assert read_sink(KINESIS | {"checkpointlocation": "/x"})
-
-
 def test_a_two_phase_destination_refuses_the_options_of_batches() -> None:
     """A class is two-phase if it has a committer. It takes the connection's options and its own."""
     made = read_sink({"destination": "s3", "path": "s3://lake/x", "region": "eu-west-1"})
@@ -156,15 +151,6 @@ def test_a_class_that_is_no_destination_is_refused(name: str, message: str) -> N
     assert message in refused(destination=name)
 
 
-def test_everything_wrong_is_in_one_error() -> None:
-    """Options of the sink, the connection and the destination."""
-    message = refused(destination="kinesis", maxBatchSize="9999", awsAccessKeyId="id", streamNam="x")
-
-    assert all(
-        key in message for key in ("'maxBatchSize'", "'awsSecretAccessKey'", "did you mean 'streamName'")
-    )
-
-
 def test_no_secret_is_shown() -> None:
     """Neither in errors nor in the repr of a configuration."""
     secret = {"awsAccessKeyId": "AKIAIOSFODNN7EXAMPLE", "awsSecretAccessKey": "very-secret"}
@@ -184,16 +170,6 @@ def test_equal_options_share_a_rate_limiting_strategy() -> None:
         != read_async_sink(KINESIS | {"maxBatchSize": "5"}).strategy_cache_key
     )
     assert pickle.dumps(read_async_sink(KINESIS).config)
-
-
-def test_without_a_destination_all_there_are_are_named() -> None:
-    """Nothing else is known before, so nothing else is said."""
-    with pytest.raises(OptionError) as refused:
-        read_sink({"maxBatchSize": "-1"})
-    assert str(refused.value) == (
-        "async-sink: option 'destination' is required: dynamodb, firehose, http, kinesis, s3, sqs, or "
-        "package.module:Name"
-    )
 
 
 def test_a_path_is_refused_where_the_destination_has_none() -> None:

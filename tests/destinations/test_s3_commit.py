@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -18,7 +16,6 @@ from fake_s3 import (
     BACKOFF,
     PATH,
     FakeS3,
-    FakeUpload,
     bucket,
     committed_keys,
     committed_rows,
@@ -28,8 +25,6 @@ from fake_s3 import (
 )
 from pyspark.sql.types import LongType, StructField, StructType
 
-import sluice
-from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import ObjectSettings
@@ -127,43 +122,11 @@ def test_the_manifest_of_an_epoch() -> None:
     ]
 
 
-def test_files_are_committed_by_the_manifest() -> None:
-    """Completed objects alone are not committed."""
-    s3 = FakeS3()
-    epoch = Epoch("q", "r", 0)
-    uploads = prepared(s3, epoch, 1)
-    made = destination(s3)
-    assert committed_keys(s3) == []
-    made.create_committer(epoch).commit(uploads)
-    assert len(s3.data) == 1
-    assert committed_keys(s3) == []
-    global_committer = made.create_global_committer(epoch)
-    global_committer.commit([global_committer.combine(uploads)])
-
-    assert ids(s3) == [1]
-
-
-def test_a_committed_batch_is_not_committed_again() -> None:
-    """A new run writes it again; its uploads are aborted."""
-    s3 = FakeS3()
-    first, second = Epoch("q", "r1", 0), Epoch("q", "r2", 0)
-    commit(s3, first).commit(prepared(s3, first, 1, 2))
-    commit(s3, second).commit(prepared(s3, second, 1, 2))
-
-    assert ids(s3) == [1, 2]
-    assert s3.uploads == {}
-    assert s3.data == set(committed_keys(s3))
-
-
 @pytest.mark.parametrize(
     "arrives", ["at once", "before the abort", "before the restart", "in the next commit", "at the end"]
 )
 def test_a_manifest_that_arrives_late(arrives: str) -> None:
-    """The request got no answer, and the commit failed and was aborted; then S3 executes it after all.
-
-    If it arrives before the next run has committed the batch, its files are still there. If it arrives later,
-    the files of the next run stay committed.
-    """
+    """The request got no answer, and the commit failed and was aborted; then S3 executes it after all."""
     s3 = FakeS3(delay=10**9)
     first, second = Epoch("q", "r1", 0), Epoch("q", "r2", 0)
     uploads = prepared(s3, first, 1, 2)
@@ -190,18 +153,6 @@ def test_a_manifest_that_arrives_late(arrives: str) -> None:
     assert s3.data == set(committed_keys(s3))
     assert s3.uploads == {}
     assert s3.pending == set()
-
-
-def test_an_abort_keeps_committed_files() -> None:
-    """The commit had succeeded, although Spark took it for failed."""
-    s3 = FakeS3()
-    epoch = Epoch("q", "r", 0)
-    uploads = prepared(s3, epoch, 1)
-    commit(s3, epoch).commit(uploads)
-    commit(s3, epoch).abort(uploads)
-    commit(s3, epoch).abort(uploads)
-
-    assert ids(s3) == [1]
 
 
 def test_of_two_concurrent_runs_the_first_manifest_counts() -> None:
@@ -246,28 +197,8 @@ def test_only_orphans_of_the_query_are_removed() -> None:
     assert ids(s3) == [7]
 
 
-def test_a_removal_that_failed_is_repeated_by_the_next_commit() -> None:
-    """The epoch is committed all the same."""
-    s3 = FakeS3()
-    first, second = Epoch("q", "r1", 0), Epoch("q", "r1", 1)
-    orphan = prepared(s3, first, 1, attempt=3)
-    s3.fault = lambda _number, operation: (
-        refusal("AccessDenied", 403) if operation == "list_multipart_uploads" else None
-    )
-    commit(s3, first).commit(prepared(s3, first, 1))
-    assert orphan[0].upload_id in s3.uploads
-    s3.fault = lambda _number, _operation: None
-    commit(s3, second).commit(prepared(s3, second, 2))
-
-    assert s3.uploads == {}
-    assert s3.pending == set()
-    assert ids(s3) == [1, 2]
-
-
 def test_a_404_that_is_not_from_s3_hides_no_manifest() -> None:
-    """A gateway may answer so for a moment. Only S3 says NoSuchKey: without a manifest, files are removed as
-    orphans, and not listed.
-    """
+    """A gateway may answer so for a moment."""
     s3 = FakeS3()
     first, second = Epoch("q", "r", 0), Epoch("q", "r", 1)
     s3.fault = lambda _number, operation: (
@@ -293,76 +224,6 @@ def test_a_missing_upload_fails_the_commit() -> None:
         commit(s3, epoch).commit(uploads)
 
     assert committed_keys(s3) == []
-
-
-def test_no_upload_is_completed_after_a_failure() -> None:
-    """While S3 is down, the retries of thousands of uploads would delay the error."""
-    s3 = FakeS3()
-    epoch = Epoch("q", "r", 0)
-    uploads = prepared(s3, epoch, 1) + prepared(s3, epoch, 2, attempt=1)
-    s3.fault = faults(refusal("AccessDenied", 403), at="complete_multipart_upload")
-    with pytest.raises(CommitError, match="AccessDenied"):
-        commit(s3, epoch).commit(uploads)
-
-    assert [name for name, _ in s3.calls].count("complete_multipart_upload") == 1
-
-
-def test_completed_uploads_are_not_completed_again() -> None:
-    """When the commit is tried again for others."""
-    s3 = FakeS3()
-    epoch = Epoch("q", "r", 0)
-    uploads = prepared(s3, epoch, 1) + prepared(s3, epoch, 2, attempt=1)
-    left = 7
-
-    def fault(_number: int, operation: str) -> Any:
-        nonlocal left
-        if operation == "complete_multipart_upload" and s3.data and left:
-            left -= 1
-            return refusal("SlowDown", 503)
-        return None
-
-    s3.fault = fault
-    commit(s3, epoch).commit(uploads)
-
-    assert [name for name, _ in s3.calls].count("complete_multipart_upload") == 1 + 7 + 1
-    assert ids(s3) == [1, 2]
-
-
-def test_a_task_that_outlives_a_failed_batch_write_leaves_nothing() -> None:
-    """Spark kills the other tasks of a write after one has failed; each may still begin an upload."""
-    s3 = FakeS3()
-    epoch = Epoch(None, "w", None)
-    paused: list[float] = []
-
-    def pause(seconds: float) -> None:
-        paused.append(seconds)
-        prepared(s3, epoch, 4, attempt=1)
-
-    made = destination(s3, pause=pause)
-    EpochCommit(made, epoch, retrier=retrier(), backoff=BACKOFF).abort(prepared(s3, epoch, 3))
-    assert paused == [3.0]
-    assert not s3.uploads
-
-
-@pytest.mark.parametrize("arrives", ["before the abort", "at the end"])
-def test_a_failed_batch_write_is_never_committed(arrives: str) -> None:
-    """Its manifest may arrive after the abort: by then an empty one exists."""
-    s3 = FakeS3(delay=10**9)
-    epoch = Epoch(None, "w", None)
-    uploads = prepared(s3, epoch, 1)
-    s3.fault = faults(None, "late", *[refusal("SlowDown", 503)] * 99, at="put_object")
-    with pytest.raises(CommitError):
-        commit(s3, epoch).commit(uploads)
-    s3.fault = lambda _number, _operation: None
-    if arrives == "before the abort":
-        s3.apply_late_calls()
-        assert ids(s3) == [1]
-    commit(s3, epoch).abort(uploads)
-    s3.apply_late_calls()
-
-    assert committed_keys(s3) == []
-    assert s3.data == set()
-    assert s3.pending == set()
 
 
 @pytest.mark.parametrize(
@@ -397,17 +258,6 @@ def test_a_store_without_conditional_writes_is_taken_if_the_user_says_so() -> No
     assert made.put_if_absent("a", b"1")
     assert not made.put_if_absent("a", b"2")
     assert s3.objects == {"a": b"1"}
-
-
-def test_conditional_writes_are_checked_once_a_process() -> None:
-    s3 = FakeS3()
-    made = bucket(s3, is_known=False)
-
-    made.check_conditional_writes("events/")
-    assert [call for call, _ in s3.calls] == ["put_object", "put_object", "delete_object"]
-    bucket(s3, is_known=False).check_conditional_writes("events/")
-    assert len(s3.calls) == 3
-    assert s3.objects == {}
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "SlowDown"])
@@ -477,15 +327,6 @@ def test_other_rows_that_another_driver_commits_at_the_same_moment_fail() -> Non
     assert ids(s3) == [1]
 
 
-def test_manifests_of_earlier_versions_have_no_contents_to_compare() -> None:
-    s3 = FakeS3()
-    old, new = Epoch("q", "r1", 0), Epoch("q", "r2", 0, "b")
-    commit(s3, old).commit(prepared(s3, old, 1))
-    commit(s3, new).commit(prepared(s3, new, 1))
-
-    assert ids(s3) == [1]
-
-
 def test_a_version_that_is_committed_for_an_application_is_not_written_again() -> None:
     """Whatever its id is spelled with: two ids never share their versions."""
     s3 = FakeS3()
@@ -545,13 +386,6 @@ def test_settings_of_objects_that_do_not_fit(given: dict[str, str], problem: str
         read_sink(letters | given)
 
 
-def test_settings_of_objects_are_not_for_letters_in_a_directory() -> None:
-    given = {"destination": "firehose", "deliveryStream": "x", "acl": "private"}
-
-    with pytest.raises(OptionError, match="'acl' is for dead letters in S3: it needs 'deadLetterPath' s3://"):
-        read_sink(given | {"deadLetterPath": "/letters"})
-
-
 @pytest.mark.parametrize(
     ("code", "option"),
     [
@@ -570,21 +404,6 @@ def test_a_refusal_names_the_option_that_it_may_be_about(code: str, option: str)
 
     with pytest.raises(ServiceError, match=f"{re.escape(code)}.*'{option}'"):
         bucket(s3, is_known=False).put("a", b"")
-
-
-def test_leftovers_are_found_where_uploads_are_not_listed_by_prefix() -> None:
-    """The first time. Afterwards a process that finds nothing makes one call, whatever the bucket holds."""
-    s3 = FakeS3(lists_by_prefix=False)
-    s3.uploads["of others"] = FakeUpload("others/x", None)
-    prepared(s3, Epoch("q", "r1", 0), 1)
-    epoch = Epoch("q", "r2", 0)
-    commit(s3, epoch).commit(prepared(s3, epoch, 1))
-    assert set(s3.uploads) == {"of others"}
-
-    s3.calls.clear()
-    epoch = Epoch("q", "r2", 1)
-    commit(s3, epoch).commit(prepared(s3, epoch, 2))
-    assert [call for call, _ in s3.calls].count("list_multipart_uploads") == 1
 
 
 def test_a_listed_manifest_that_cannot_be_read_is_an_error() -> None:
@@ -627,18 +446,6 @@ def test_a_conflict_of_conditional_writes_is_tried_again() -> None:
     assert made.put_if_absent("a", b"1")
 
 
-def test_expired_credentials_are_loaded_anew_unless_they_are_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next call of the SDK's client loads those of a file, of the environment or of a role."""
-    expired = refusal("ExpiredToken", 400)
-    s3 = FakeS3(faults(expired, at="put_object"))
-    bucket(s3).put("key", b"body")
-    assert s3.objects == {"key": b"body"}
-
-    monkeypatch.setattr(ConnectionConfig, "has_fixed_credentials", True)
-    with pytest.raises(ServiceError, match="ExpiredToken"):
-        bucket(FakeS3(faults(expired, at="put_object"))).put("key", b"body")
-
-
 @pytest.mark.parametrize(
     ("method", "call", "field"),
     [
@@ -656,9 +463,7 @@ def test_expired_credentials_are_loaded_anew_unless_they_are_options(monkeypatch
 def test_an_answer_without_a_required_field_is_damaged(
     method: str, call: Callable[[Bucket], Any], field: str
 ) -> None:
-    """A truncated listing would hide files, and a completion with an error inside would lose one. A proxy
-    that answers each request with status 200 and a page of its own has stored nothing, and knows no object.
-    """
+    """A truncated listing would hide files, and a completion with an error inside would lose one."""
     s3 = FakeS3()
     setattr(s3, method, lambda **_: {})
     with pytest.raises(ServiceError, match=f"the answer has no {field}") as caught:
@@ -693,21 +498,3 @@ def test_a_manifest_that_cannot_be_read_is_an_error(text: bytes) -> None:
     s3.objects["events/_sluice/q/00000000000000000000.json"] = text
     with pytest.raises(CommitError, match="manifest events/_sluice/q/"):
         committed_keys(s3)
-
-
-def test_committed_files_checks_its_arguments() -> None:
-    """Like the options of source and sink."""
-    with pytest.raises(OptionError, match="option 'path' is 'events'"):
-        sluice.committed_files("events")
-    with pytest.raises(OptionError, match="did you mean 'region'"):
-        sluice.committed_files(PATH, regio="x")
-
-
-def test_the_package_is_light() -> None:
-    """`import sluice` imports neither Spark nor the SDK."""
-    code = (
-        "import sys, sluice\n"
-        "assert sluice.committed_files\n"
-        "assert not {'boto3', 'botocore', 'pyarrow', 'pyspark'} & set(sys.modules), sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

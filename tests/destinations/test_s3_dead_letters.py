@@ -116,39 +116,12 @@ def test_expired_credentials_are_loaded_anew_unless_they_are_options(monkeypatch
         dead_letters.flush()
 
 
-def test_keys_that_are_replaced_are_loaded_anew() -> None:
-    """Somebody deletes keys when there are new ones. Those that S3 has never known are wrong."""
-    bucket = Bucket()
-    dead_letters = queue(bucket)
-    for letter in (b"1", b"2"):
-        dead_letters.add(DeadLetter("r", letter))
-        dead_letters.flush()
-        bucket.failures.append(refusal("InvalidAccessKeyId", 403))
-    assert len(bucket.objects) == 2
-
-    dead_letters = queue(bucket)
-    dead_letters.add(DeadLetter("r", b"3"))
-    with pytest.raises(ServiceError, match="InvalidAccessKeyId"):
-        dead_letters.flush()
-
-
 def test_a_refusal_fails_the_task_and_names_the_option() -> None:
     """Without access, for example. The epoch is not committed."""
     dead_letters = queue(Bucket(refusal("AccessDenied", 403)))
     dead_letters.add(DeadLetter("r", b"1"))
     with pytest.raises(ServiceError, match=r"PutObject of s3://letters/of/orders/.*'deadLetterPath'"):
         dead_letters.flush()
-
-
-def test_close_drops_what_was_not_flushed() -> None:
-    """A failed task puts nothing at its end."""
-    bucket = Bucket()
-    dead_letters = queue(bucket)
-    dead_letters.add(DeadLetter("r", b"1"))
-    dead_letters.close()
-    dead_letters.flush()
-
-    assert bucket.objects == {}
 
 
 def test_the_path_selects_the_queue(tmp_path: Path) -> None:

@@ -148,16 +148,6 @@ def test_compression() -> None:
         assert found == ("uncompressed" if compression == "none" else compression)
 
 
-def test_a_time_that_json_lines_cannot_hold_is_named() -> None:
-    """Parquet files can hold it."""
-    rows = batch(id=pa.array([1, 2]), at=pa.array([0, 2**60], pa.timestamp("us", "UTC")))
-    kinds = schema(id=t.LongType(), at=t.TimestampType())
-    with pytest.raises(InvalidRecordError, match=r"row 1 .* column 'at' has a date or timestamp that is not"):
-        written(FakeS3(), kinds, rows)
-
-    assert len(written(FakeS3(), kinds, rows, file_format="parquet", compression="snappy")) == 1
-
-
 def test_partitions() -> None:
     """Rows keep their order. The path has the partition columns, spelled as in the schema."""
     rows = batch(
@@ -280,17 +270,6 @@ def test_files_end_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max(sizes) < 30_000
 
 
-def test_a_row_group_holds_several_batches() -> None:
-    """Small batches are put together, so that row groups are not small."""
-    s3 = FakeS3()
-    batches = [batch(id=range(n * 100, n * 100 + 100)) for n in range(10)]
-    ((_, body),) = written(s3, LONG, *batches, file_format="parquet", compression="none").items()
-    file = pq.ParquetFile(pa.BufferReader(body))
-
-    assert file.metadata.num_row_groups == 1
-    assert file.read().column("id").to_pylist() == list(range(1000))
-
-
 def test_buffered_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over all open files of a task."""
     monkeypatch.setattr(writer, "_MAX_BUFFERED", 10_000)
@@ -372,15 +351,3 @@ def test_a_refused_part_fails_the_task_and_abort_removes_the_upload() -> None:
     s3.fault = lambda _number, _operation: refusal("AccessDenied", 403)
     task.abort()
     assert len(s3.uploads) == 1
-
-
-def test_an_early_failure_ends_a_long_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task does not go on to write what can never be committed."""
-    monkeypatch.setattr(upload, "PART_SIZE", 1000)
-    monkeypatch.setattr(writer, "_MAX_BUFFERED", 1000)
-    s3 = FakeS3()
-    s3.fault = lambda _number, operation: refusal("AccessDenied", 403) if operation == "upload_part" else None
-    task = destination(s3).create_writer(LONG, ORIGIN)
-    with pytest.raises(ServiceError, match="AccessDenied"):
-        task.write(batch(id=range(1000)))
-    assert [name for name, _ in s3.calls].count("upload_part") == 1

@@ -96,16 +96,6 @@ def test_what_is_wrong_for_good_fails_at_once() -> None:
     assert clock.now == 0
 
 
-def test_nobody_waits_so_long_to_tidy_up() -> None:
-    clock = Clock()
-    retrier = Retrier(clock.sleep, lambda: 0.5, clock.read)
-    s3 = FakeS3(lambda _number, _operation: AWAY)
-    bucket = Bucket("lake", CONNECTION, client=s3.client, retrier=retrier, patience=PATIENCE)
-    with pytest.raises(ServiceError):
-        bucket.abort_upload("key", "upload")
-    assert clock.now < 30
-
-
 def test_an_outage_of_minutes_loses_no_dead_letter() -> None:
     clock = Clock()
     s3 = FakeS3(lambda _number, _called: AWAY if clock.now < 600 else None)

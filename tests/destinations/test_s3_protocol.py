@@ -162,12 +162,7 @@ def moods(drawn: list[int]) -> Iterator[int]:
 def test_rows_are_committed_once_and_nothing_is_left(
     faults: list[tuple[int, str]], drawn: list[int], idempotent: bool, sdk_checksum: str | None
 ) -> None:
-    """The driver is killed between any two calls, or between the commit and Spark's log of it. Answers are
-    lost or late. Tasks fail or run twice, commits are called twice.
-
-    At any time no row is committed twice. In the end all rows are committed, and no other upload or object is
-    left.
-    """
+    """The driver is killed between any two calls, or between the commit and Spark's log of it."""
     s3 = FakeS3(idempotent=idempotent, sdk_checksum=sdk_checksum)
     s3.fault = Faults(faults)
     spark = Spark(s3, moods(drawn))

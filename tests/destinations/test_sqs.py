@@ -110,24 +110,6 @@ def test_a_message_refused_by_the_senders_fault_is_rejected(code: str) -> None:
     assert result.rejected == [Rejection(AB[0], f"{code}: because")]
 
 
-def test_a_message_with_a_code_about_the_queue_is_fatal() -> None:
-    """No message will be accepted, so none becomes a dead letter."""
-    made, _ = destination(lambda _, __: results([1], (0, "KmsDisabled", True)))
-    with pytest.raises(ServiceError, match=r"of orders .*KmsDisabled: because") as caught:
-        made.submit(AB)
-
-    assert made.is_fatal(caught.value)
-
-
-def test_a_rejected_message_fails_the_task() -> None:
-    """Without a dead letter queue. The other messages of its request were accepted."""
-    FakeService("sqs", lambda _, __: results([1], (0, "InvalidMessageContents", True)))
-    with pytest.raises(
-        InvalidRecordError, match=r"sqs queue 'orders': 1 record was refused .*InvalidMessageC"
-    ):
-        write_all(SQS, pa.record_batch([pa.array(["a", "b"])], names=["body"]))
-
-
 def test_a_message_without_a_result_is_sent_again() -> None:
     """It is not known to have been accepted."""
     made, _ = destination(lambda _, __: results([1]))
@@ -246,11 +228,7 @@ def test_a_message_that_is_too_large_is_refused() -> None:
 
 
 class Queue:
-    """A FIFO queue that answers the SDK, with a fault for each request.
-
-    A number: the messages whose bits are set are refused. ``lost``: all are accepted, and the answer is lost.
-    ``cut`` and ``throttle``: none is accepted.
-    """
+    """A FIFO queue that answers the SDK, with a fault for each request."""
 
     def __init__(self, faults: Sequence[int | str]) -> None:
         self._faults = iter(faults)
@@ -292,11 +270,7 @@ class Queue:
 def test_a_fifo_queue_gets_each_group_in_order(
     groups: list[str], faults: list[int | str], in_flight: int
 ) -> None:
-    """Each message once, and each group in the order of its rows, with several requests in flight.
-
-    A message is sent when the one before it in its group has been accepted. If that answer was lost, the
-    queue knows the message by its deduplication id.
-    """
+    """Each message once, and each group in the order of its rows, with several requests in flight."""
     queue = Queue(faults)
     FakeService("sqs", queue.respond)
     numbers = [str(n) for n in range(len(groups))]
@@ -313,21 +287,6 @@ def test_a_fifo_queue_gets_each_group_in_order(
         by_group[group].append(number)
     assert all(found == sorted(found) for found in by_group.values())
     assert queue.most_of_a_group == 1
-
-
-@settings(max_examples=30)
-@given(st.lists(st.one_of(st.integers(0, 1023), st.sampled_from(["throttle", "cut"])), max_size=20))
-def test_a_standard_queue_gets_everything(faults: list[int | str]) -> None:
-    """Each message once if no answer is lost. Requests are full: messages of a group do not wait."""
-    queue = Queue(faults)
-    service = FakeService("sqs", queue.respond)
-    batch = pa.record_batch(
-        [pa.array([str(n) for n in range(95)]), pa.array(["g"] * 95)], names=["body", "messageGroupId"]
-    )
-    write_all(SQS, batch)
-
-    assert sorted(number for _, number in queue.messages) == list(range(95))
-    assert sorted(len(params["Entries"]) for _, params in service.calls)[-9:] == [10] * 9
 
 
 @pytest.mark.parametrize(

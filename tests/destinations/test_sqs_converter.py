@@ -205,9 +205,3 @@ def test_schemas_that_cannot_work_are_refused(fifo: bool, columns: dict[str, Any
         SqsRowConverter(fifo=fifo).open(schema(**columns))
 
     assert message in str(caught.value)
-
-
-def test_a_batch_without_a_body_is_refused_even_unopened() -> None:
-    """With the same error, when `open` was not called."""
-    with pytest.raises(OptionError, match="column 'body'"):
-        convert(value=["a"])

@@ -7,10 +7,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from botocore.session import Session
 
 from sluice.aws.errors import DamagedAnswerError
-from sluice.aws.wire import hooks
 from sluice.aws.wire.changes import changes_of, read_changes
 from sluice.dynamodb_streams.record_batches import ARROW_SCHEMA, to_record_batches
 from sluice.source.model.splits import SplitId
@@ -83,35 +81,6 @@ def test_a_record_becomes_a_row() -> None:
     }
     assert (second["eventName"], second["newImage"], second["oldImage"]) == ("REMOVE", None, '{"n":2}')
     assert json.loads(second["userIdentity"]) == BODY["Records"][1]["userIdentity"]
-
-
-def test_the_sdk_s_own_reading_makes_the_same_rows() -> None:
-    """A later SDK may speak another protocol: then it decodes, and the rows stay the same."""
-    body = json.dumps({**BODY, "Records": BODY["Records"][:1]}).encode()
-    session = Session()
-    shape = session.get_service_model("dynamodbstreams").operation_model("GetRecords").output_shape
-    parsers = session.get_component("response_parser_factory")
-    parsed = parsers.create_parser("json").parse(response(body), shape)
-    ours = hooks.ParserFactory().create_parser("json").parse(response(body), shape)
-
-    assert isinstance(parsed["Records"][0], dict)
-    assert rows(parsed) == rows(ours)
-    for text in ("keys", "newImage"):
-        sdk, own = rows(parsed, "dynamodb-json")[0][text], rows(ours, "dynamodb-json")[0][text]
-        assert json.loads(sdk) == json.loads(own)
-
-
-def test_kinesis_reads_its_own_answers() -> None:
-    """Both services call the shape of their answers ``GetRecordsOutput``."""
-    session = Session()
-    shape = session.get_service_model("kinesis").operation_model("GetRecords").output_shape
-    record = {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.5, "PartitionKey": "k", "Data": "eHk="}
-    body = {"Records": [record], "NextShardIterator": "it", "MillisBehindLatest": 0}
-    parser = hooks.ParserFactory().create_parser("json")
-
-    answer = parser.parse(response(json.dumps(body).encode()), shape)
-
-    assert answer["Records"][0].data == b"xy"
 
 
 @pytest.mark.parametrize(

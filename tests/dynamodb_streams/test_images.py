@@ -122,31 +122,6 @@ def test_what_is_no_number_in_json_does_not_break_the_row(sent: str, shown: str)
     assert plain(raw({"n": {"N": sent}})) == f'{{"n":{shown}}}'
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        *({"N": 5}, {"N": 1.5}, {"N": None}, {"NS": "5"}, {"L": {"S": "x"}}, {"M": ["x"]}, {"M": None}),
-        *({"L": None}, {"S": 5}, {"B": 5}, {"BOOL": "x"}, {"SS": 5}),
-    ],
-)
-def test_a_value_of_another_form_does_not_break_the_row(value: dict[str, object]) -> None:
-    """Some servers write numbers without quotes."""
-    shown = json.loads(plain(raw({"id": {"S": "a"}, "v": value})) or "")
-    assert shown["id"] == "a"
-    assert shown["v"] in (value, *value.values())
-
-
-def test_an_unknown_type_stays_as_it_is() -> None:
-    """A type that the service gets later is not lost."""
-    assert plain(raw({"v": {"F32": [1, 2]}, "s": {"S": "x"}})) == '{"v":{"F32":[1,2]},"s":"x"}'
-
-
-def test_images_as_sent_are_not_touched() -> None:
-    """``dynamodb-json`` is the service's own text."""
-    text = b'{"id": {"N":"1.50"}, "u": {"S": "\\u00e9"}}'
-    assert as_sent(msgspec.Raw(text)) == text.decode()
-
-
 @pytest.mark.parametrize("absent", [b"", b"null"])
 def test_no_image_is_null(absent: bytes) -> None:
     """``KEYS_ONLY`` streams and deletions have images missing."""

@@ -105,46 +105,8 @@ class History(FailingReads):
 def test_every_record_is_in_exactly_one_batch(
     seed: int, shards: int, fault_rate: float, laws: Laws, steps: list[tuple[object, ...]]
 ) -> None:
-    """Records, roll-overs, splits, throttles, expired iterators, crashes and restarts in any order.
-
-    Runs of empty pages may be longer than those that the planner takes for the tip: that costs time alone.
-    """
+    """Records, roll-overs, splits, throttles, expired iterators, crashes and restarts in any order."""
     History(seed, shards, fault_rate, laws, page_limit=7 if seed % 3 == 0 else 1_000).run(steps)
-
-
-def test_shards_that_roll_over_for_a_day() -> None:
-    """Every shard is replaced every four hours, whatever the load. Six generations are read as they come."""
-    model = new_model(Laws(), 5, shards=3)
-    query = StreamsQuery(model)
-    put: list[int] = []
-    for hour in range(26):
-        put += put_many(model, 60, per_second=0.1, name=f"hour-{hour}")
-        model.clock.advance(3000)
-        query.run_batch()
-    query.run_to_end()
-
-    assert query.numbers() == sorted(put)
-    arn = model.call("ListStreams", {})["Streams"][0]["StreamArn"]
-    query.check_order(model.parents(arn))
-    # Shards whose records have expired are forgotten: offsets do not grow with the age of the query.
-    assert len(query.offsets[-1]["streams"][TABLE]) <= 3 * 8
-
-
-def test_a_stop_of_twenty_hours_is_caught_up_with() -> None:
-    """Five generations of shards have come and gone meanwhile; parents come before their children."""
-    model = new_model(Laws(), 7, shards=2)
-    query = StreamsQuery(model)
-    put = put_many(model, 100)
-    query.run_to_end()
-    for hour in range(20):
-        put += put_many(model, 50, per_second=0.1, name=f"hour-{hour}")
-        model.clock.advance(3100)
-    query.restart()
-    query.run_to_end(Limits(records=200))
-
-    assert query.numbers() == put
-    arn = model.call("ListStreams", {})["Streams"][0]["StreamArn"]
-    query.check_order(model.parents(arn))
 
 
 def test_latest_reads_what_comes_and_nothing_else() -> None:
@@ -201,22 +163,6 @@ def test_a_shard_that_closes_before_its_first_record_was_seen() -> None:
     query.run_to_end()
 
     assert query.numbers() == new
-
-
-def test_a_quiet_query_costs_a_read_of_a_shard_at_a_time() -> None:
-    """Open shards without records are asked once a trigger, and triggers are no closer than a second."""
-    model = new_model(Laws(shard_life=None), shards=2)
-    put_many(model, 10)
-    query = StreamsQuery(model)
-    query.run_to_end(empty_triggers=6)
-    before = model.calls.copy()
-    for _ in range(100):
-        query.run_batch()
-        model.clock.advance(1.0)
-
-    assert model.calls["GetRecords"] - before["GetRecords"] <= 2 * 100
-    assert model.calls["GetShardIterator"] == before["GetShardIterator"]
-    assert not model.refusals
 
 
 def test_a_trickle_costs_few_reads() -> None:

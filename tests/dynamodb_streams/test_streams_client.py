@@ -10,7 +10,6 @@ from integration.streams_model import Laws, ModelCalls, StreamsModel
 from streams_query import TABLE, new_log, new_model, put_many
 
 from sluice.dynamodb_streams.client import DynamoDbStreamsLog
-from sluice.dynamodb_streams.options import EMPTY_PAGES_AT_TIP
 from sluice.dynamodb_streams.streams import TableRef
 from sluice.errors import ServiceError
 from sluice.source.logs.stream_log import IteratorStart, Page
@@ -97,27 +96,6 @@ def test_shards_are_listed_in_pages() -> None:
     assert all(by_id[parent].is_closed for split in children for parent in split.parents if parent in by_id)
 
 
-def test_nothing_but_empty_pages_shows_the_tip() -> None:
-    """A page with records is behind the tip, whatever its size; so are some empty ones. Many are not."""
-    model = new_model(PLAIN)
-    put_many(model, 3)
-    model.clock.advance(90.0)
-    log, split = new_log(model), only_split(model)
-
-    page = log.get_records(split, log.get_iterator(split, HORIZON) or "", 100)
-    assert len(page.records) == 3
-    assert 89_000 <= page.millis_behind <= 92_000
-    for _ in range(EMPTY_PAGES_AT_TIP - 1):
-        page = next_page(log, model, split, page, 100)
-        assert page.millis_behind > 0
-    for _ in range(3):  # a quiet shard costs one read from now on
-        page = next_page(log, model, split, page, 100)
-        assert (page.records, page.millis_behind) == ([], 0)
-
-    put_many(model, 1)
-    assert next_page(log, model, split, page, 100).millis_behind > 0
-
-
 def test_a_closed_shard_ends_exactly() -> None:
     """Its last page has no iterator, and no page before does, empty or not."""
     model = new_model(Laws(empty_pages=5, empty_tail=4, portion=3), seed=3)
@@ -131,14 +109,6 @@ def test_a_closed_shard_ends_exactly() -> None:
         read += numbers(page)
     assert len(read) == 20
     assert page.millis_behind == 0
-
-
-def test_a_page_is_a_thousand_records_at_most() -> None:
-    """More than that is refused by the service, so it is not asked for."""
-    model = new_model(PLAIN)
-    put_many(model, 1500)
-    log, split = new_log(model), only_split(model)
-    assert len(log.get_records(split, log.get_iterator(split, HORIZON) or "", 10_000).records) == 1000
 
 
 def test_latest_is_pinned_once() -> None:
@@ -180,22 +150,6 @@ def test_trimmed_records_are_told_from_a_faulty_service() -> None:
     assert error.value.expired_iterator
     assert error.value.code == "TrimmedDataAccessException"
     assert not error.value.missing
-
-
-def test_a_batch_of_the_stream_before_can_still_be_read() -> None:
-    """It was logged before the stream was enabled anew; a table's name leads to the older stream, too."""
-    model = new_model(PLAIN)
-    put_many(model, 4)
-    split = only_split(model)
-    model.disable(TABLE)
-    model.clock.advance(1.0)
-    model.enable(TABLE)
-
-    log = new_log(model)
-    assert len(log.get_records(split, log.get_iterator(split, HORIZON) or "", 10).records) == 4
-    with pytest.raises(ServiceError) as error:
-        log.get_iterator(SplitId(TABLE, "shardId-00000000000000000000-00000000"), HORIZON)
-    assert error.value.missing
 
 
 @pytest.mark.parametrize("code", ["LimitExceededException", "ThrottlingException"])

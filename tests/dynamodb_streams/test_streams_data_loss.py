@@ -65,21 +65,6 @@ def test_a_quiet_table_loses_nothing(quiet: float) -> None:
     assert query.numbers() == read
 
 
-def test_a_stop_of_less_than_a_day_loses_nothing() -> None:
-    """All that came meanwhile is there, though every shard has been replaced."""
-    model = new_model(Laws(), 4, shards=2)
-    query = StreamsQuery(model)
-    read = put_many(model, 10)
-    query.run_to_end()
-    for hour in range(23):
-        read += put_many(model, 3, name=f"hour-{hour}")
-        model.clock.advance(HOUR)
-    query.restart()
-    query.run_to_end()
-
-    assert query.numbers() == read
-
-
 def test_a_stream_that_was_enabled_anew_is_another_one() -> None:
     """The error names the labels of both: the stream before can be read by its ARN for a day."""
     model = new_model(Laws(), 4)
@@ -116,17 +101,3 @@ def test_a_disabled_stream_is_read_to_its_end() -> None:
     query.run_to_end()
 
     assert query.numbers() == read
-
-
-def test_a_record_that_expires_while_it_is_about_to_be_read() -> None:
-    """An iterator at a record that expires meanwhile is refused, and the loss is reported."""
-    model = new_model(Laws(shard_life=None), 4)
-    query = StreamsQuery(model)
-    put_many(model, 10)
-    query.run_to_end()
-    put_many(model, 10, name="unread")
-    model.clock.advance(24 * HOUR + 60)
-    put_many(model, 3, name="new")
-
-    with pytest.raises(DataLossError, match="is gone, and records after it may be"):
-        query.run_to_end()

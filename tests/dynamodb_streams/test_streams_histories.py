@@ -77,19 +77,3 @@ def test_every_history_is_read_exactly(seed: int, shards: int, history: list[Any
     """From options to rows, through pickle and JSON as in Spark; also a batch read of all of it."""
     laws = Laws(retention=None, read_calls=None, portion=60)
     check_history(subject_of(laws, seed, shards), history, timeout=600.0)
-
-
-def test_a_task_lists_no_streams() -> None:
-    """It is told them. A batch of a hundred ranges would ask a hundred times for the same."""
-    subject = subject_of(Laws(read_calls=None), 1, 3)
-    (model,) = _MODELS.values()
-    before: list[int] = []
-    subject.put(200)
-    query = check_history(subject, [("batch", None, False)])
-    query._options = dict(subject.options)
-    with query:
-        query.read(0)  # plans nothing
-        before.append(model.calls["ListStreams"])
-        for _ in range(5):
-            query.read(0)
-        assert model.calls["ListStreams"] == before[0]

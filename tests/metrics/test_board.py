@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from metrics_support import metrics, shard, sink
 
 from sluice.metrics import board as board_module
 from sluice.metrics.board import Board
 from sluice.metrics.catalogue import METRICS
-
-QUERY = {"sluice.query.id": "q1", "sluice.query.name": "orders"}
 
 
 def values(board: Board, name: str, **where: str) -> list[float]:
@@ -33,15 +29,6 @@ def test_every_metric_has_a_series_with_its_attributes() -> None:
     assert {sample.metric.name for sample in board.samples()} == set(METRICS)
     for sample in board.samples():
         assert set(sample.attributes) == set(sample.metric.attributes), sample
-
-
-def test_names_follow_the_conventions_of_opentelemetry() -> None:
-    """Lower case, dots between, no unit and no ``total`` in the name; units of UCUM."""
-    for metric in METRICS.values():
-        assert metric.name.startswith("sluice.")
-        assert metric.name == metric.name.lower()
-        assert not metric.name.endswith(("total", "seconds", "bytes"))
-        assert metric.unit in ("s", "By", "1", "{entry}/s") or metric.unit.strip("{}").isalpha()
 
 
 def test_what_is_unknown_has_no_series() -> None:
@@ -70,17 +57,6 @@ def test_counters_rise_with_each_batch() -> None:
     assert values(board, "sluice.sink.refused", error_type="Slow") == [6]
 
 
-def test_news_between_batches_count_no_batch() -> None:
-    """Nor what the sink wrote in the last one."""
-    board = Board()
-    board.record(metrics(shard(reads_refused=1)))
-    board.record(metrics(shard(reads_refused=9)), is_batch=False)
-
-    assert values(board, "sluice.query.batches") == [1]
-    assert values(board, "sluice.sink.records") == [5]
-    assert values(board, "sluice.source.reads.refused") == [9]
-
-
 def test_a_new_run_counts_on() -> None:
     """The source counts from 0 again when a query is started again; the series go on."""
     board = Board()
@@ -89,15 +65,6 @@ def test_a_new_run_counts_on() -> None:
     board.record(metrics(shard(polled=6), run="r2"))
 
     assert values(board, "sluice.source.records", sluice_publisher="polling") == [16]
-
-
-def test_figures_that_are_unknown_for_a_while_are_not_lost() -> None:
-    """A counter stays where it was."""
-    board = Board()
-    for polled in (10, None, 12):
-        board.record(metrics(shard(polled=polled)))
-
-    assert values(board, "sluice.source.records", sluice_publisher="polling") == [12]
 
 
 def test_series_of_a_shard_that_is_gone_end() -> None:
@@ -135,32 +102,6 @@ def test_counters_go_on_when_a_query_that_has_ended_is_started_again() -> None:
     assert values(board, "sluice.source.records", sluice_publisher="polling") == [14]
 
 
-def test_series_of_a_query_with_another_name_are_others() -> None:
-    """Those of the old name end."""
-    board = Board()
-    board.record(metrics())
-    board.forget("q1")
-    board.record(metrics(name="other", run="r2"))
-
-    assert {sample.attributes["sluice.query.name"] for sample in board.samples()} == {"other"}
-    assert values(board, "sluice.query.batches") == [1]
-
-
-def test_counters_of_what_has_ended_are_kept_for_those_who_add_them_up() -> None:
-    """Of shards, and of queries: but not of any number of these."""
-    board = Board()
-    board.record(metrics(shard("old", polled=7), shard("kept", polled=1)))
-    board.record(metrics(shard("kept", polled=2)))
-    board.forget("q1")
-    records = [each.value for each in board.counters() if each.metric.name == "sluice.source.records"]
-    for number in range(1000):
-        board.record(metrics(query=f"r{number}"))
-        board.forget(f"r{number}")
-
-    assert sum(records) == 9
-    assert len({each.attributes["sluice.query.id"] for each in board.counters()}) == 200
-
-
 def test_an_idle_query_is_told_from_one_that_hangs() -> None:
     """Spark goes on telling of it; the time of its last batch stays."""
     board = Board()
@@ -170,18 +111,6 @@ def test_an_idle_query_is_told_from_one_that_hangs() -> None:
 
     assert values(board, "sluice.query.event.time") == [1500.0]
     assert values(board, "sluice.query.batch.time") == [1002.0]
-
-
-@pytest.mark.parametrize("lag", [0, 1, 1500])
-def test_lag_is_in_seconds(lag: int) -> None:
-    """As durations are, by the conventions."""
-    board = Board()
-    board.record(metrics(shard(lag=lag), replace(shard("b"), millis_behind_latest=lag + 100)))
-
-    assert values(board, "sluice.source.lag", sluice_shard_id="s0") == [lag / 1000]
-    assert values(board, "sluice.source.lag.max") == [(lag + 100) / 1000]
-    assert values(board, "sluice.source.lag.mean") == [(lag + 50) / 1000]
-    assert values(board, "sluice.source.lag.min") == [lag / 1000]
 
 
 def test_a_batch_of_which_no_letter_came_keeps_the_gauges_of_the_sink() -> None:

@@ -12,16 +12,13 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from botocore.stub import ANY, Stubber
 from metrics_support import metrics, shard
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.errors import SluiceError
@@ -82,32 +79,6 @@ def test_prometheus_scrapes_what_is_known(prometheus: PrometheusExporter) -> Non
     assert found["sluice_sink_rate_per_second"][0].value == 10
 
 
-def test_prometheus_has_no_series_of_what_is_gone(prometheus: PrometheusExporter) -> None:
-    """Shards after a reshard, and queries that have ended."""
-    board = Board()
-    prometheus.start(board)
-    board.record(metrics(shard("parent")))
-    board.record(metrics(shard("child")))
-    shards = {each.labels["sluice_shard_id"] for each in scrape(prometheus)["sluice_source_lag_seconds"]}
-    board.forget("q1")
-
-    assert shards == {"child"}
-    assert scrape(prometheus) == {}
-
-
-def test_an_application_may_serve_its_own_registry() -> None:
-    """Then no port is opened, and closing takes the metrics out."""
-    registry, board = CollectorRegistry(), Board()
-    exporter = PrometheusExporter(registry=registry, serve=False)
-    exporter.start(board)
-    board.record(metrics())
-    found = {family.name for family in registry.collect()}
-    exporter.close()
-
-    assert "sluice_source_lag_seconds" in found
-    assert list(registry.collect()) == []
-
-
 def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
     """When the listener is made, where somebody sees it."""
     with socket.socket() as taken:
@@ -115,29 +86,6 @@ def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
         taken.listen()
         with pytest.raises(SluiceError, match="port 0 takes a free one"):
             PrometheusExporter(port=taken.getsockname()[1]).start(Board())
-
-
-@pytest.mark.parametrize("port", [-1, 65536, 10**12])
-def test_a_port_that_there_is_not_is_an_error_that_says_so(port: int) -> None:
-    """Of Sluice's, as the interface says."""
-    with pytest.raises(SluiceError, match=f"can't listen on 127.0.0.1:{port}"):
-        JsonExporter(port=port).start(Board())
-
-
-def test_an_exporter_that_cannot_start_leaves_nothing_behind() -> None:
-    """No port that it serves, and no figures in a registry."""
-    registry = CollectorRegistry()
-    first = PrometheusExporter(registry=registry, serve=False)
-    first.start(Board())
-    second = PrometheusExporter(port=0, registry=registry)
-    with pytest.raises(SluiceError, match="the registry has such figures already"):
-        second.start(Board())
-    assert second.address == "127.0.0.1:0"
-    first.close()
-    with pytest.raises(SluiceError, match="can't listen"):
-        PrometheusExporter(port=65536, registry=registry).start(Board())
-
-    assert list(registry.collect()) == []
 
 
 # --- JSON ---------------------------------------------------------------------------------------------
@@ -235,36 +183,6 @@ def test_cloudwatch_gets_streams_and_what_was_added(monkeypatch: pytest.MonkeyPa
     assert "sluice.query.id" not in {each["Name"] for each in dimensions}
 
 
-def test_cloudwatch_gets_shards_if_asked_to(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
-    """A metric for each."""
-    calls: list[dict[str, Any]] = []
-    monkeypatch.setattr(client, "put_metric_data", lambda **call: calls.append(call))
-    board = Board()
-    exporter = CloudWatchExporter(client=client, interval=3600, shards=True)
-    exporter.start(board)
-    board.record(metrics(shard("a"), shard("b")))
-    exporter.send()
-    exporter.close()
-
-    assert sent(calls[0])["sluice.source.lag"] == [1.5, 1.5]
-
-
-def test_cloudwatch_takes_the_request_and_what_failed_is_sent_again(client: Any) -> None:
-    """The SDK checks the parameters. What a refused request had counted is in the next."""
-    board = Board()
-    exporter = CloudWatchExporter(client=client, interval=3600)
-    with Stubber(client) as stub:
-        stub.add_client_error("put_metric_data", "Throttling")
-        stub.add_response("put_metric_data", {}, {"Namespace": "Sluice", "MetricData": ANY})
-        exporter.start(board)
-        board.record(metrics())
-        with pytest.raises(Exception, match="Throttling"):
-            exporter.send()
-        exporter.send()
-        stub.assert_no_pending_responses()
-    exporter.close()
-
-
 def test_cloudwatch_counts_what_was_sent_once(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
     """Of several requests one fails: what the others have brought is not sent again."""
     added: Counter[str] = Counter()
@@ -294,38 +212,6 @@ def test_cloudwatch_counts_what_was_sent_once(monkeypatch: pytest.MonkeyPatch, c
     assert sorted(added.values()) == [0, 0, 0, 10, 10, 10]
 
 
-def test_cloudwatch_gets_what_was_counted_though_series_end(
-    monkeypatch: pytest.MonkeyPatch, client: Any
-) -> None:
-    """Sums over shards and queries fall when one of them ends, and nothing was added then."""
-    added: Counter[str] = Counter()
-
-    def put(**call: Any) -> None:
-        for name, values in sent(call).items():
-            added[name] += int(sum(values))
-
-    monkeypatch.setattr(client, "put_metric_data", put)
-    board = Board()
-    exporter = CloudWatchExporter(client=client, interval=3600)
-    exporter.start(board)
-    board.record(metrics(shard("a", polled=1000), shard("b", polled=1000)))
-    exporter.send()
-    board.record(metrics(shard("a", polled=1100), shard("b", polled=1200)))
-    board.record(metrics(shard("b", polled=1250)))  # a has ended
-    exporter.send()
-    board.record(metrics(query="q2"))
-    exporter.send()
-    board.record(metrics(query="q2"))
-    board.forget("q2")
-    exporter.send()
-    board.record(metrics(shard("b", polled=1300), run="r2"))  # more than was sent, in a new run
-    exporter.close()
-
-    assert added["sluice.source.records"] == 1100 + 1250 + 1300 + 10
-    assert added["sluice.query.batches"] == 6
-    assert added["sluice.sink.records"] == 30
-
-
 def test_cloudwatch_gets_the_figures_of_a_short_run_when_it_is_closed(
     monkeypatch: pytest.MonkeyPatch, client: Any
 ) -> None:
@@ -341,18 +227,6 @@ def test_cloudwatch_gets_the_figures_of_a_short_run_when_it_is_closed(
 
     assert len(calls) == 1
     assert sent(calls[0])["sluice.sink.records"] == [5]
-
-
-def test_cloudwatch_without_a_region_is_an_error_that_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """When the listener is made."""
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    boto3.setup_default_session()
-    with pytest.raises(SluiceError, match="CloudWatchExporter: You must specify a region"):
-        CloudWatchExporter().start(Board())
 
 
 @pytest.mark.parametrize(

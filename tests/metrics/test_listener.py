@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from metrics_support import FakeLetterbox, progress_event
 
-from sluice.errors import SluiceError
-from sluice.metrics import JsonExporter, QueryMetrics, SluiceListener
+from sluice.metrics import QueryMetrics, SluiceListener
 
 RECORDED = json.loads((Path(__file__).parent / "progress" / "spark-4.0.5-polling.json").read_text())
 PROGRESS: dict[str, Any] = RECORDED["progress"]
@@ -47,13 +46,6 @@ def test_a_function_gets_the_figures_of_each_batch() -> None:
     assert letterbox.is_closed
 
 
-@pytest.mark.parametrize("given", ["metrics.jsonl", 9464, JsonExporter])
-def test_what_is_no_exporter_is_refused_at_once(given: Any) -> None:
-    """Not at the first batch, in a line of the log; the class of an exporter is none either."""
-    with pytest.raises(SluiceError, match=r"exporter .*: allowed is .* PrometheusExporter\(port=9464\)"):
-        listen(given)
-
-
 def test_figures_of_a_batch_stay_its_own_though_its_event_comes_late() -> None:
     """Spark calls listeners after the batch, and by then the next may have been written too."""
     seen: list[QueryMetrics] = []
@@ -67,16 +59,6 @@ def test_figures_of_a_batch_stay_its_own_though_its_event_comes_late() -> None:
     listener.onQueryProgress(progress_event(PROGRESS | {"batchId": batch + 1}))
 
     assert [each.sink and each.sink.records for each in seen] == [3, 4]
-
-
-def test_queries_without_sluice_are_left_out() -> None:
-    """Their sinks and sources are others'."""
-    seen: list[QueryMetrics] = []
-    listener, _ = listen(seen.append)
-    listener.onQueryProgress(progress_event(PROGRESS | {"sources": [{"endOffset": 3, "numInputRows": 4}]}))
-
-    assert seen == []
-    assert listener.board.queries == []
 
 
 def test_an_idle_query_that_is_throttled_shows_it() -> None:
@@ -104,18 +86,6 @@ def test_letters_of_another_run_are_not_believed() -> None:
     listener.onQueryProgress(progress_event(PROGRESS))
 
     assert listener.board.queries[0].streams[0].reads_refused is None
-
-
-def test_a_query_that_ends_is_forgotten() -> None:
-    """With all that was told of it."""
-    listener, letterbox = listen()
-    letterbox.letters = [SOURCE, SINK]
-    listener.onQueryProgress(progress_event(PROGRESS))
-    listener.onQueryTerminated(idle())
-    listener.onQueryIdle(idle())
-
-    assert listener.board.queries == []
-    assert listener.board.samples() == []
 
 
 def test_an_idle_query_keeps_the_figures_of_its_sink() -> None:
@@ -192,14 +162,3 @@ def test_an_exporter_that_fails_is_logged_once_and_others_go_on(caplog: pytest.L
     assert len(seen) == 20
     assert len(caplog.records) == 1
     assert "disk full" in caplog.text
-
-
-def test_an_exporter_that_cannot_start_leaves_nothing_behind() -> None:
-    """The others that were started are closed."""
-    first, second = JsonExporter(port=0), JsonExporter(port=1, host="203.0.113.1")
-    letterbox: Any = FakeLetterbox()
-    with pytest.raises(SluiceError, match=r"203\.0\.113\.1:1"):
-        SluiceListener(first, second, letterbox=letterbox)
-
-    assert letterbox.is_closed
-    assert first._server is None

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import SluiceError
 from sluice.metrics import SinkMetrics, read_progress
 from sluice.source.model.figure_tables import figures_to_json
 from sluice.source.model.offsets import After, Offsets
 from sluice.source.model.splits import SplitId
 
 RECORDED = sorted((Path(__file__).parent / "progress").glob("*.json"))
-SOURCE = "sources", 0
 
 
 def recorded(path: Path) -> tuple[dict[str, Any], list[Mapping[str, Any]], list[Mapping[str, Any]]]:
@@ -143,38 +141,6 @@ def test_with_what_a_listener_is_told(path: Path) -> None:
     assert (metrics.sink.records, metrics.sink.requests, metrics.sink.refused) == (20, 1, 0)
 
 
-def test_what_an_earlier_release_has_not_told_is_unknown() -> None:
-    """How much of an agent is silent. It is told now."""
-    progress = newest()
-    told = json.loads(json.dumps(progress["sources"][0]["latestOffset"]))
-    agent = {"state": "listening", "subscribed": 2, "workers": 3}
-    told["figures"]["agent"] = agent
-    progress["sources"][0]["latestOffset"] = told
-    found = read_progress(progress).sources[0].agent
-    assert found is not None
-    assert (found.silent_subscriptions, found.silent_workers) == (None, None)
-    told["figures"]["agent"] = {**agent, "silentSubscriptions": 1, "silentWorkers": 2}
-    found = read_progress(progress).sources[0].agent
-    assert found is not None
-    assert (found.silent_subscriptions, found.silent_workers) == (1, 2)
-
-
-def test_it_takes_what_pyspark_gives() -> None:
-    """An object with ``json``, its text, and objects."""
-
-    class Progress:
-        json = json.dumps(newest())
-
-    assert read_progress(Progress()) == read_progress(Progress.json) == read_progress(newest())
-
-
-@pytest.mark.parametrize("given", ["no JSON", "[]", "{}", 3, None, {"id": "1", "timestamp": "yesterday"}])
-def test_what_is_no_report_is_refused(given: Any) -> None:
-    """With one error that says so."""
-    with pytest.raises(SluiceError, match="progress report"):
-        read_progress(given)
-
-
 def test_lag_of_many_shards() -> None:
     """Maximum, mean and minimum leave out shards whose lag is unknown, and those read to their end."""
     progress = newest()
@@ -194,16 +160,6 @@ def test_lag_of_many_shards() -> None:
     assert found.max_millis_behind_latest == 3000
     assert found.mean_millis_behind_latest == 2000
     assert found.min_millis_behind_latest == 1000
-
-
-def test_tasks_that_do_not_report_leave_figures_unknown() -> None:
-    """As on hosts from which nothing reaches the planner. What the planner itself was refused stays known."""
-    progress = newest()
-    progress["sources"][0]["latestOffset"]["figures"] |= {"tasks": 5, "reportedTasks": 0}
-    (stream,) = read_progress(progress).streams
-
-    assert (stream.polled, stream.pushed, stream.records, stream.bytes) == (None, None, None, None)
-    assert stream.reads_refused == 0
 
 
 def test_other_sources_and_sinks_are_left_out() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -194,23 +192,6 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, str], message: str) 
     assert message in refusal(**given)
 
 
-def test_a_rate_that_is_wrong_is_not_missing_as_well() -> None:
-    """One mistake is one problem."""
-    message = refusal(**BUCKET | {"tokenBucketRate": "0"})
-    assert message == "test: option 'tokenBucketRate' is '0': allowed is a number above 0"
-
-
-def test_a_listener_is_named_with_its_module() -> None:
-    assert "'progressListener' is 'mine': allowed is package.module:Name" in refusal(progressListener="mine")
-
-
-def test_all_mistakes_are_in_one_error() -> None:
-    """A user need not start the query once for each of them."""
-    text = refusal(maxBatchSize="501", rateLimiting="fast", deadLetterPath="x", nonsense="1")
-
-    assert all(key in text for key in ("maxBatchSize", "rateLimiting", "deadLetterPath", "nonsense"))
-
-
 @pytest.mark.parametrize(
     ("given", "limits"),
     [
@@ -259,23 +240,6 @@ def test_a_destination_may_have_its_own_strategy(given: dict[str, str], kind: ty
     strategy = strategy_from_options(read(**given), LIMITS, destination)(config(max_in_flight_requests=10))
 
     assert isinstance(strategy, kind)
-
-
-@pytest.mark.parametrize(
-    ("made", "message"), [(object(), "has no max_batch_size, register_completed"), (None, None)]
-)
-def test_what_a_destination_makes_is_checked(made: Any, message: str | None) -> None:
-    class Making:
-        def create_strategy(self, _: AsyncSinkConfig) -> Any:
-            return made
-
-    destination: Any = Making()
-    create = strategy_from_options(read(), LIMITS, destination)
-    if message is None:
-        assert isinstance(create(config(max_in_flight_requests=10)), PacedRateLimitingStrategy)
-        return
-    with pytest.raises(OptionError, match=f"'create_strategy' of Making: what it makes {message}"):
-        create(config(max_in_flight_requests=10))
 
 
 def test_a_token_bucket_is_made_from_its_options() -> None:
@@ -333,72 +297,6 @@ class UserStrategy(NoRateLimitingStrategy):
         self.settings = settings
 
 
-def test_a_ready_strategy_may_be_named_in_a_new_process() -> None:
-    """Its class shows its arguments also before the first one is made."""
-    code = (
-        "import inspect, sluice.sink as sink; "
-        "assert not inspect.signature(sink.NoRateLimitingStrategy).parameters"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_user_s_strategy_is_made_with_the_settings_or_without() -> None:
-    """rateLimiting=package.module:Name: called with the AsyncSinkConfig if it takes an argument."""
-    made = config()
-    own = strategy_from_options(read(rateLimiting=f"{__name__}:UserStrategy"), LIMITS)(made)
-    plain = strategy_from_options(read(rateLimiting="sluice.sink:NoRateLimitingStrategy"), LIMITS)(made)
-
-    assert isinstance(own, UserStrategy)
-    assert own.settings is made
-    assert isinstance(plain, NoRateLimitingStrategy)
-
-
-class WithoutInit(RateLimitingStrategy):
-    """Takes no settings."""
-
-    max_batch_size = 7
-
-    def register_in_flight_request(self, request: RequestInfo) -> None:
-        pass
-
-    def register_completed_request(self, result: ResultInfo) -> None:
-        pass
-
-    def should_block(self, request: RequestInfo) -> bool:
-        return request.batch_size < 0
-
-
-class KeywordsAlone(NoRateLimitingStrategy):
-    """Is made without an argument, as what it takes has a default and a name."""
-
-    def __init__(self, *, clock: Any = None) -> None:
-        self.clock = clock
-
-
-class LacksArgument(NoRateLimitingStrategy):
-    """Cannot be made: nothing gives it `most`."""
-
-    def __init__(self, settings: Any, *, most: int) -> None:
-        self.given = settings, most
-
-
-def test_arguments_with_names_are_left_to_their_defaults() -> None:
-    """Only an argument without a name is the settings."""
-    made = strategy_from_options(read(rateLimiting=f"{__name__}:KeywordsAlone"), LIMITS)(config())
-
-    assert isinstance(made, KeywordsAlone)
-    assert made.clock is None
-
-
-def test_a_strategy_that_nobody_can_make_is_refused() -> None:
-    """With the option, before the query starts."""
-    message = "'rateLimiting' is .*: it cannot be loaded: missing a required .*argument: 'most'"
-    values = read(rateLimiting=f"{__name__}:LacksArgument")
-    strategy_from_options(values, LIMITS)
-    with pytest.raises(OptionError, match=message):
-        values.check()
-
-
 class Unmakeable:
     def __init__(self) -> None:
         raise KeyError("no settings")
@@ -432,13 +330,6 @@ def test_what_is_no_strategy_is_refused() -> None:
     make = strategy_from_options(read(rateLimiting="builtins:object"), LIMITS)
     with pytest.raises(OptionError, match="has no max_batch_size, register_completed_request"):
         make(config())
-
-
-def test_rate_limiting_can_be_switched_off() -> None:
-    """rateLimiting=none."""
-    assert isinstance(
-        strategy_from_options(read(rateLimiting="None"), LIMITS)(config()), NoRateLimitingStrategy
-    )
 
 
 @pytest.mark.parametrize(
@@ -482,34 +373,3 @@ def test_a_strategy_serves_one_writer_at_a_time() -> None:
         pass
     with cache.lend("a", NoRateLimitingStrategy) as one, cache.lend("a", NoRateLimitingStrategy) as two:
         assert one is not two
-
-
-def test_a_strategy_that_can_forget_is_kept_after_a_failure() -> None:
-    """One that cannot would count requests as in flight for good."""
-
-    class Forgetless(NoRateLimitingStrategy):
-        forget_in_flight: Any = None
-
-    def failing(kind: type[NoRateLimitingStrategy]) -> bool:
-        cache = StrategyCache()
-        with pytest.raises(OSError, match="x"), cache.lend("a", kind) as first:
-            raise OSError("x")
-        with cache.lend("a", kind) as second:
-            return second is first
-
-    assert failing(NoRateLimitingStrategy)
-    assert not failing(Forgetless)
-
-
-def test_the_cache_drops_what_was_used_longest_ago() -> None:
-    """Two writers had a strategy each: the use that counts is that of the one that ended last."""
-    cache = StrategyCache()
-    with cache.lend("a", NoRateLimitingStrategy) as last:
-        for key in ("a", *range(63)):
-            with cache.lend(key, NoRateLimitingStrategy):
-                pass
-    with cache.lend("new", NoRateLimitingStrategy):
-        pass
-
-    with cache.lend("a", NoRateLimitingStrategy) as found:
-        assert found is last

@@ -19,7 +19,6 @@ from sink_fakes import (
     RefusedError,
     async_setup,
     config,
-    is_load,
     rows,
 )
 
@@ -28,26 +27,20 @@ from sluice.retry import Retrier
 from sluice.sink import (
     AIMDScalingStrategy,
     CommittingDestination,
-    NoRateLimitingStrategy,
     Origin,
     PacedRateLimitingStrategy,
     SubmitResult,
 )
 from sluice.sink.committing.epoch_end import TaskResult
-from sluice.sink.rows.schema import unknown_columns_problem
 from sluice.sink.setup import CommittingSinkSetup
 from sluice.sink.task import check_columns, write_rows
-from sluice.sink.writing.scheduler import SinkScheduler
 
 ORIGIN = Origin("fake", query="q", run="r", batch=7, partition=3, attempt=12)
 SCHEMA: Any = object()
 
 
 class Spool:
-    """A sink writer that notes its calls.
-
-    It fails at the row ``bad``, cannot abort ``worse``, and cannot close with ``open``.
-    """
+    """A sink writer that notes its calls."""
 
     def __init__(self, calls: list[tuple[str, list[str]]], origin: Origin) -> None:
         self.calls = calls
@@ -219,42 +212,6 @@ def test_what_is_learnt_holds_in_the_next_task_of_the_same_sink() -> None:
     assert [result.limit for result in results] == [10, 10, 5]
 
 
-class Figures(NoRateLimitingStrategy):
-    """A strategy of the user's with a limit and a rate, or what it uses these names for."""
-
-    def __init__(self, limit: Any, rate: Any) -> None:
-        self.figures = (limit, rate)
-
-    @property
-    def limit(self) -> Any:
-        return self.figures[0]
-
-    @property
-    def rate(self) -> Any:
-        return self.figures[1]
-
-
-@pytest.mark.parametrize(
-    ("limit", "rate", "expected"),
-    [
-        (7, 2.25, (7, 2.2)),
-        (7.5, 3, (7, 3)),
-        (math.inf, math.inf, (10, None)),
-        (math.nan, math.nan, (None, None)),
-        (-math.inf, -math.inf, (None, None)),
-        (len, len, (None, None)),
-        ("7", "7", (None, None)),
-    ],
-)
-def test_figures_of_a_strategy_are_numbers_or_left_out(limit: Any, rate: Any, expected: Any) -> None:
-    """A method of a strategy called `rate` does not fail a task that has delivered its rows."""
-    setup = async_setup(create_strategy=lambda: Figures(limit, rate))
-    result = write_rows(setup, SCHEMA, ORIGIN, [rows("a")], write_id=None)
-
-    assert (result.limit, result.rate) == expected
-    assert type(result.limit) in (int, type(None))
-
-
 def test_committables_reach_the_driver() -> None:
     """With figures; a writer without bytes has written none that are known."""
     destination = TwoPhase()
@@ -290,11 +247,6 @@ def test_committables_that_are_no_sequence_are_refused(prepared: Any) -> None:
         prepare(destination, each_in_a_batch("a"))
 
     assert [call for call, _ in destination.calls] == ["abort", "close"]
-
-
-@pytest.mark.parametrize("prepared", [["a"], ("a",), iter(["a"]), {"a"}, {"a": 1}.keys()])
-def test_any_collection_of_committables_is_taken(prepared: Any) -> None:
-    assert prepare(Careless(prepared), each_in_a_batch("a")).committables == ("a",)
 
 
 class TwoPartsError(Exception):
@@ -345,23 +297,6 @@ def test_what_was_prepared_is_removed_if_the_writer_cannot_be_closed(
     with pytest.raises(ServiceError, match="still open"):
         prepare(destination, [rows(["open", "worse"])])
     assert "what this failed task has written could not be removed" in caplog.text
-
-
-def test_the_error_of_a_task_is_not_that_of_closing_its_writer(caplog: pytest.LogCaptureFixture) -> None:
-    """What was raised first says why the task fails; what follows is logged."""
-    destination = TwoPhase()
-    with pytest.raises(ServiceError, match="a bad row"):
-        prepare(destination, [rows(["bad", "open"])])
-    assert [call for call, _ in destination.calls] == ["abort", "close"]
-
-    class Unclosable(FakeDestination):
-        def close(self) -> None:
-            raise OSError("still open")
-
-    denying = Unclosable(lambda _, __: RefusedError("denied", fatal=True))
-    with pytest.raises(RefusedError, match="denied"):
-        write_rows(async_setup(denying), SCHEMA, ORIGIN, [rows("a")], write_id=None)
-    assert caplog.text.count("partition 3: the writer of this failed task could not be closed") == 2
 
 
 def test_rows_that_cannot_be_read_abort_the_task() -> None:
@@ -428,33 +363,6 @@ def test_a_writer_that_returns_what_nobody_waits_for_fails_the_task(
     assert [call for call, _ in destination.calls] == calls
 
 
-def test_a_converter_that_returns_what_nobody_waits_for_is_refused() -> None:
-    """At the start, and in the task."""
-    destination: Any = FakeDestination()
-    destination.converter.open = not_run
-    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
-        check_columns(async_setup(destination), SCHEMA, ORIGIN)
-    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
-        write_rows(async_setup(destination), SCHEMA, ORIGIN, [rows("a")], write_id=None)
-
-
-def test_a_strategy_that_returns_what_nobody_waits_for_does_not_block_for_good() -> None:
-    """A coroutine is true."""
-    wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {"should_block": not_run})
-    scheduler: SinkScheduler[str] = SinkScheduler(config(), wrong(), name="fake", is_throttling=is_load)
-    scheduler.add(["a"], [1], 0.0)
-    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
-        scheduler.advance(0.0, draining=True)
-
-
-@pytest.mark.parametrize("method", ["register_in_flight_request", "register_completed_request"])
-def test_a_strategy_that_nobody_waits_for_learns_nothing_and_is_refused(method: str) -> None:
-    """A decorator may hide that a method is `async def`: then nothing can be seen at the start."""
-    wrong: Any = type("Wrong", (NoRateLimitingStrategy,), {method: not_run})
-    with pytest.raises(SluiceError, match=r"returned a coroutine, so none of it has run"):
-        write_rows(async_setup(create_strategy=wrong), SCHEMA, ORIGIN, [rows("a")], write_id=None)
-
-
 def fail(*_: Any) -> Any:
     raise OSError("no writer")
 
@@ -508,30 +416,10 @@ def test_a_column_that_would_not_be_written_is_refused() -> None:
     assert refusal("DATA", "PartitionKey", "shardid") == ""
 
 
-def test_the_nearest_name_is_one_that_is_missing() -> None:
-    """Unless none is near: then it may be there twice, in two spellings."""
-    assert "'datas' would not be written: did you mean 'data'?" in refusal("data", "datas")
-    assert "'zzz' would not be written (the columns" in refusal("data", "zzz")
-    schema = StructType([StructField(name, StringType()) for name in ("data", "datas")])
-    assert "did you mean 'date'?" in str(unknown_columns_problem(schema, ["data", "date"]))
-
-
-def test_a_misspelt_column_that_is_required_is_named_with_what_is_missing() -> None:
-    """In one error."""
-    assert refusal("dta").startswith(
-        "column 'data' is required; also: column 'dta' would not be written: did you mean 'data'?"
-    )
-
-
 def test_unknown_columns_are_left_out_on_request() -> None:
     """What else is wrong is said all the same."""
     assert refusal("data", "partition_key", ignores_unknown_columns=True) == ""
     assert refusal("dta", ignores_unknown_columns=True) == "column 'data' is required"
-
-
-def test_a_converter_that_does_not_say_takes_every_column() -> None:
-    """As those that were written before there was a way to say so."""
-    check_columns(async_setup(FakeDestination()), StructType([StructField("any", StringType())]), ORIGIN)
 
 
 def test_a_writer_may_say_which_columns_it_takes() -> None:
@@ -573,16 +461,3 @@ def test_a_task_that_fails_says_what_it_has_done(caplog: pytest.LogCaptureFixtur
     assert "refused_by_code.Internal=1 refused_by_code.RefusedError=4 refused_by_code.Throttled=3" in (
         caplog.text
     )
-
-
-def test_a_task_that_fails_between_its_rows_keeps_its_error(caplog: pytest.LogCaptureFixture) -> None:
-    """What Spark's query raises while requests are under way; the figures are read when nothing runs."""
-
-    def failing() -> Iterator[pa.RecordBatch]:
-        yield rows("abcdefghij")
-        raise ValueError("a row of the query")
-
-    with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="a row of the query"):
-        write_rows(async_setup(), SCHEMA, ORIGIN, failing(), write_id=None)
-
-    assert "requests=1 " in caplog.text

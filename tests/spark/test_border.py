@@ -47,17 +47,6 @@ def test_the_message_and_the_cause_stay(caplog: pytest.LogCaptureFixture) -> Non
     assert 'raise OptionError("what' in caplog.text
 
 
-def test_an_error_that_is_none_of_ours_is_left_alone() -> None:
-    """Its frames are all that there is to go by."""
-
-    def broken() -> None:
-        int("below that")
-
-    with pytest.raises(ValueError, match="below that") as caught:
-        shorten_traceback(broken)()
-    assert 'int("below that")' in shown(caught.value)
-
-
 def test_options_are_refused_within_a_few_lines() -> None:
     """On both ends, as Spark shows it."""
     source = KinesisDataSource(CaseInsensitiveDict({"streamName": "a b"}))

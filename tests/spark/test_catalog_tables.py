@@ -63,28 +63,8 @@ def test_a_sink_cannot_be_read() -> None:
         AsyncSinkDataSource(CaseInsensitiveDict({"destination": "kinesis"})).schema()
 
 
-def test_a_table_to_write_to_cannot_be_read() -> None:
-    """It has columns, so Spark asks for the reader at once."""
-    sink = AsyncSinkDataSource(CaseInsensitiveDict({}))
-    for read in (sink.reader, sink.streamReader):
-        with pytest.raises(OptionError, match=r"async-sink: there is nothing to read: write with df\.write"):
-            read(StructType())
-
-
 def test_a_source_cannot_be_written() -> None:
     """Spark's own words for it, "writer is not implemented", do not say what else to write with."""
     for write in (source(streamName="a").writer, source(streamName="a").streamWriter):
         with pytest.raises(OptionError, match="kinesis-efo: there is nothing to write to: write with"):
             write(StructType(), overwrite=False)
-
-
-def test_forgotten_options_are_not_taken_for_a_table() -> None:
-    """At ``load()`` no table is in the way; and where there are options, they come from the statement."""
-    with pytest.raises(OptionError) as refused:
-        source().schema()
-    assert "table" not in str(refused.value)
-    with pytest.raises(OptionError) as refused:
-        AsyncSinkDataSource(CaseInsensitiveDict({"region": "eu-west-1"})).writer(
-            StructType(), overwrite=False
-        )
-    assert "table" not in str(refused.value)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
-from sluice.errors import OptionError, SluiceError
+from sluice.errors import OptionError
 from sluice.sink import Epoch, Origin, SinkProgress
 from sluice.spark import sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
@@ -142,31 +140,6 @@ def test_a_task_that_fails_aborts() -> None:
     assert [call for call, _ in CALLS] == ["abort task", "close"]
 
 
-def write_with(committable: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The message of a task whose writer has prepared that."""
-    writer: Any = source().writer(SCHEMA, False)
-    monkeypatch.setattr(Writer, "prepare_commit", lambda _: [committable])
-    CALLS.clear()
-    return writer.write(batches("a"))
-
-
-def test_a_committable_is_all_that_spark_can_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is more than Python can, such as objects of a class in a function or a notebook."""
-
-    class Local:
-        path = "/lake/part-0"
-
-    pickler: Any = CPickleSerializer()
-    message = pickler.loads(pickler.dumps(write_with(Local(), monkeypatch)))
-    assert [each.path for each in message.result.committables] == ["/lake/part-0"]
-
-    with pytest.raises(
-        SluiceError, match=r"^two-phase: a committable is of class _thread.lock, which cannot"
-    ):
-        write_with(threading.Lock(), monkeypatch)
-    assert [call for call, _ in CALLS] == ["abort task", "close"]
-
-
 @pytest.mark.usefixtures("streaming")
 def test_an_abort_gets_what_there_is() -> None:
     """Spark passes None for tasks that failed; if all have, the driver does not know the epoch."""
@@ -209,13 +182,3 @@ def test_a_batch_write_in_foreach_batch_is_one_of_its_own() -> None:
     assert [origin.run for origin in origins] == [epoch.run for epoch in epochs]
     assert [origin.query for origin in origins] == [None, None]
     assert origins[0].run != origins[1].run
-
-
-def test_columns_and_options_are_checked_before_anything_runs() -> None:
-    """Where the query starts; options of the async writer are refused."""
-    with pytest.raises(OptionError, match="no string"):
-        source().streamWriter(StructType([StructField("data", IntegerType())]), False)
-    with pytest.raises(OptionError, match="'maxBatchSize' is not for destination"):
-        source(maxBatchSize="5").writer(SCHEMA, False)
-    with pytest.raises(OptionError, match="cannot be overwritten"):
-        source().writer(SCHEMA, True)

@@ -64,10 +64,7 @@ TEXTS = [
 def test_spark_s_reading_of_the_text_is_taken(
     text: str, schema: t.StructType, is_loaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It used to be refused as a schema of the user's own, for the sake of a capital letter.
-
-    A table has the schema from its columns: then `schema` is not called.
-    """
+    """It used to be refused as a schema of the user's own, for the sake of a capital letter."""
     monkeypatch.setattr(Declared, "text", text)
     found = sluice.data_source(Declared)({})
     if is_loaded:

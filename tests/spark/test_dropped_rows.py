@@ -145,35 +145,6 @@ def test_an_end_tells_what_no_line_has_told(
     assert caplog.messages[1].endswith("the query has ended")
 
 
-def test_an_end_with_nothing_new_says_nothing(
-    listener: DroppedRowsListener, caplog: pytest.LogCaptureFixture
-) -> None:
-    listener.onQueryProgress(progress(5))
-    listener.onQueryTerminated(ended())
-
-    assert len(caplog.messages) == 1
-
-
-def test_runs_are_counted_apart(listener: DroppedRowsListener, caplog: pytest.LogCaptureFixture) -> None:
-    other = str(uuid.uuid4())
-    listener.onQueryProgress(progress(5))
-    listener.onQueryProgress(progress(6, run=other, name=None))
-
-    assert "at least 6 so far" in caplog.messages[1]
-    assert caplog.messages[1].startswith(f"query {QUERY}: ")
-
-
-def test_runs_whose_end_is_not_reported_do_not_pile_up(
-    listener: DroppedRowsListener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark drops events when it has too many."""
-    monkeypatch.setattr(dropped_rows, "_MOST_RUNS", 10)
-    for _ in range(90):
-        listener.onQueryProgress(progress(1, run=str(uuid.uuid4())))
-
-    assert len(listener._runs) == 10
-
-
 @pytest.mark.parametrize(
     "offset", [KAFKA, None, "", "no JSON", 17, [], {}, {"version": 1}, {"version": 1, "streams": [1]}]
 )
@@ -285,57 +256,12 @@ def test_a_session_of_the_jvm_gets_one_listener_however_often_python_sees_it(
     assert ours.listeners == of_the_query.listeners  # no listener is ever freed
 
 
-def test_a_session_of_another_jvm_gets_a_listener_of_its_own(
-    in_python: Callable[[FakeJvmSession], Any],
-) -> None:
-    """A notebook may stop its JVM, and start another one."""
-    before, after = FakeJvmSession(object()), FakeJvmSession(object())
-    listen(in_python(before))
-    listen(in_python(after))
-
-    assert [len(each.listeners) for each in (before, after)] == [1, 1]
-    assert before.listeners != after.listeners
-
-
-def test_a_listener_is_added_where_the_others_cannot_be_listed(
-    in_python: Callable[[FakeJvmSession], Any],
-) -> None:
-    """Some platforms forbid the call."""
-    jvm = FakeJvmSession(object())
-    jvm.streams = None  # type: ignore[assignment, method-assign]
-    listen(in_python(jvm))
-
-    assert len(jvm.listeners) == 1
-
-
 def test_registering_adds_a_listener_where_spark_is_not_remote() -> None:
     classic, remote = session(FakeClassicSession), session(FakeSession)
     for each in (classic, remote):
         listen_if_possible(each)
 
     assert [len(each.streams.listeners) for each in (classic, remote)] == [1, 0]
-
-
-def test_registering_works_where_no_listener_is_admitted(caplog: pytest.LogCaptureFixture) -> None:
-    """It says so once, and is tried again by the next call."""
-    for _ in range(10):  # as in each batch
-        refusing = session(FakeClassicSession, RuntimeError("not on this cluster"))
-        listen_if_possible(refusing)
-    assert len(caplog.records) == 1
-    assert "will not be logged: no listener is admitted: not on this cluster" in caplog.text
-
-    with pytest.raises(RuntimeError, match="not on this cluster"):
-        listen(refusing)
-    refusing.streams.error = None
-    listen(refusing)
-    assert len(refusing.streams.listeners) == 1
-
-
-def test_sessions_are_not_kept_alive() -> None:
-    before = len(dropped_rows._sessions)
-    listen(session(FakeSession))
-
-    assert len(dropped_rows._sessions) == before
 
 
 def test_the_fake_events_are_sparks_own() -> None:

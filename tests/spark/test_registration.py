@@ -12,7 +12,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from sluice.errors import SluiceError
-from sluice.spark import registration
 from sluice.spark.registration import register_formats
 
 FORMATS = ["kinesis-efo", "async-sink", "dynamodb-streams"]
@@ -76,12 +75,6 @@ def test_what_spark_has_found_itself_is_left(found: list[str]) -> None:
     assert spark.dataSource.names == [name for name in FORMATS if name not in found]
 
 
-def test_any_other_refusal_is_raised() -> None:
-    """It is Spark's to explain."""
-    with pytest.raises(AnalysisException, match="NOT_ALLOWED"):
-        register_formats(session(*FORMATS, message="[NOT_ALLOWED] No."))
-
-
 @pytest.fixture(autouse=True)
 def _files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkFiles, "getRootDirectory", lambda: "/files")
@@ -97,21 +90,6 @@ def test_a_python_without_sluice_is_named_before_anything_is_registered() -> Non
         f"PYSPARK_PYTHON={sys.executable} before the session starts"
     )
     assert formats.names == []
-
-
-def test_files_that_spark_sends_to_workers_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--py-files sluice.zip`` may be how they have it."""
-    asked: list[Any] = []
-
-    def probe(command: str, search_path: Any) -> Any:
-        asked.append((command, list(search_path)))
-        return SimpleNamespace(problem=lambda: None)
-
-    monkeypatch.setattr(registration, "probe_python", probe)
-    formats = FakeRegistration()
-    register_formats(ClassicSession("python3", formats))
-    assert asked == [("python3", ["/files", "/files/sluice.zip"])]
-    assert formats.names == FORMATS
 
 
 def test_the_session_becomes_that_of_the_thread() -> None:

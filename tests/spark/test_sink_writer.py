@@ -19,7 +19,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import (
     ArrayType,
-    IntegerType,
     MapType,
     StringType,
     StructField,
@@ -29,7 +28,6 @@ from pyspark.sql.types import (
 
 from sluice.channels.channel import Address
 from sluice.errors import OptionError
-from sluice.kinesis.source import SCHEMA as SOURCE_SCHEMA
 from sluice.sink import SinkFigures, SinkLimits, SinkProgress, SubmitResult
 from sluice.sink.setup import strategy_cache
 from sluice.spark import sink_writer
@@ -124,11 +122,6 @@ def figures(message: Any) -> SinkFigures:
     return made
 
 
-def test_the_format_is_known_by_its_name() -> None:
-    """As users write it."""
-    assert AsyncSinkDataSource.name() == "async-sink"
-
-
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_task_writes_all_of_its_rows(*, streaming: bool) -> None:
     """What write returns says what became of every row, and is pickled as plain data."""
@@ -155,11 +148,6 @@ def test_spark_gives_arrow_to_both_writers() -> None:
     assert isinstance(source().writer(SCHEMA, False), DataSourceArrowWriter)
 
 
-def test_a_task_without_rows_is_done_at_once() -> None:
-    """Empty partitions are common."""
-    assert figures(source().writer(SCHEMA, False).write(batches())).records == 0
-
-
 @pytest.mark.parametrize("streaming", [True, False])
 def test_overwriting_is_refused(*, streaming: bool) -> None:
     """A stream of records cannot be emptied first."""
@@ -169,12 +157,6 @@ def test_overwriting_is_refused(*, streaming: bool) -> None:
 
     assert "outputMode('append') in a streaming query" in str(caught.value)
     assert "update" not in str(caught.value)  # Spark refuses it
-
-
-def test_columns_are_checked_before_anything_runs() -> None:
-    """Where the query starts, not in a task."""
-    with pytest.raises(OptionError, match="no string"):
-        source().streamWriter(StructType([StructField("data", IntegerType())]), False)
 
 
 BUILT_IN: dict[str, tuple[dict[str, str], str]] = {
@@ -207,13 +189,6 @@ def test_a_column_that_would_be_dropped_is_refused(name: str, *, streaming: bool
     make(unknownColumns="ignore")
 
 
-def test_all_columns_of_the_source_can_be_given_to_a_stream() -> None:
-    """They say where a record was read; the stream makes them anew."""
-    columns = " ".join(column.split()[0] for column in SOURCE_SCHEMA.split(","))
-    options = {"destination": "kinesis", "streamName": "s", "region": "eu-west-1"}
-    AsyncSinkDataSource(CaseInsensitiveDict(options)).streamWriter(string_columns(columns), False)
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_column_that_spark_cannot_give_to_python_is_refused(*, streaming: bool) -> None:
     """Else the task fails with `KeyError: 21`, also where the column is to be ignored."""
@@ -235,28 +210,6 @@ def test_a_column_that_spark_cannot_give_to_python_is_refused(*, streaming: bool
         (made.streamWriter if streaming else made.writer)(schema, overwrite=False)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"destination": "dynamodb", "tableName": "table"},
-        {"destination": "s3", "path": "s3://bucket/x", "allowUnsafeCommits": "true"},  # so S3 is not asked
-    ],
-)
-def test_destinations_that_write_every_column_take_the_option(options: dict[str, str]) -> None:
-    """It changes nothing for them."""
-    schema = string_columns("data any")
-    for choice in ({}, {"unknownColumns": "fail"}, {"unknownColumns": "ignore"}):
-        AsyncSinkDataSource(CaseInsensitiveDict({"region": "eu-west-1"} | options | choice)).writer(
-            schema, False
-        )
-
-
-def test_options_are_checked_before_anything_runs() -> None:
-    """Where the query starts, not in a task."""
-    with pytest.raises(OptionError, match="'maxBatchSize' is '11'"):
-        source(maxBatchSize="11").writer(SCHEMA, False)
-
-
 def test_dead_letters_are_on_disk_when_a_task_is_done(tmp_path: Path) -> None:
     """oversizedRecords=deadLetter: they count in what write returns, and lie below the path."""
     options = {"deadLetterPath": str(tmp_path), "oversizedRecords": "deadLetter", "maxRecordSizeInBytes": "1"}
@@ -276,19 +229,6 @@ def test_dead_letters_that_cannot_be_written_keep_the_query_from_starting(tmp_pa
     (tmp_path / "file").write_text("")
     with pytest.raises(OptionError, match=r"option 'deadLetterPath' is '.*file.*': dead letters cannot be"):
         source(deadLetterPath=str(tmp_path / "file" / below)).streamWriter(SCHEMA, False)
-
-
-def test_a_check_of_dead_letters_leaves_nothing(tmp_path: Path) -> None:
-    """No directory either."""
-    for path in (tmp_path, tmp_path / "new" / "letters"):
-        source(deadLetterPath=str(path)).streamWriter(SCHEMA, False)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_of_a_task_reaches_spark() -> None:
-    """As it was raised."""
-    with pytest.raises(AttributeError):
-        source().writer(SCHEMA, False).write(iter([None]))  # type: ignore[list-item]
 
 
 def test_what_is_learnt_survives_an_epoch() -> None:
@@ -325,36 +265,6 @@ def test_commits_and_aborts_are_reported() -> None:
         ("committed", None, 15, 1),
         ("aborted", None, 0, 1),
     ]
-
-
-def test_figures_of_tasks_come_together(caplog: pytest.LogCaptureFixture) -> None:
-    """Through Spark's messages, which are pickled: by code, by the destination's names, and send times."""
-    TOLD.clear()
-    options = {"destination": f"{__name__}:Telling", "progressListener": f"{__name__}:TOLD.append"}
-    writer: Any = source(**options).streamWriter(SCHEMA, False)
-    Collecting.refusals.extend([2, 3])
-    messages = [pickle.loads(pickle.dumps(writer.write(batches(10)))) for _ in range(2)]
-    with caplog.at_level(logging.INFO, logger="sluice.sink"):
-        writer.commit(messages, batchId=7)
-    (progress,) = TOLD
-
-    assert (progress.records, progress.records_out, progress.bytes_out) == (20, 25, 25)
-    assert (progress.refused, progress.refused_by_code) == (5, {"Throttled": 5})
-    assert progress.destination_figures == {"kept": 10 + 20, "largest_max": 7}
-    assert progress.send_time_p50 is not None
-    assert progress.send_time_max is not None
-    assert 0 <= progress.send_time_p50 <= progress.send_time_max
-    assert (progress.in_flight_peak, progress.buffered_peak) == (1, 10)
-    assert "refused_by_code.Throttled=5 destination_figures.kept=30" in caplog.text
-
-
-def test_a_commit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Also without a listener."""
-    writer: Any = source().streamWriter(SCHEMA, False)
-    with caplog.at_level(logging.INFO, logger="sluice.sink"):
-        writer.commit([writer.write(batches(3))], batchId=7)
-
-    assert "committed destination='collecting' batch_id=7 tasks=1 failed_tasks=0 records=3" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -454,14 +364,6 @@ def test_a_bucket_that_workers_cannot_reach_is_refused(monkeypatch: pytest.Monke
         sink_writer.StreamSinkWriter(given, SCHEMA, overwrite=False)
     reachable = {**given, "tokenBucketAddress": "10.0.0.5"}
     sink_writer.StreamSinkWriter(reachable, SCHEMA, overwrite=False)
-
-
-def test_without_anything_in_common_no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither where each task learns its own rate or has its own bucket, nor without a limit."""
-    monkeypatch.setattr(sink_writer, "find_or_start", lambda *_: pytest.fail("started"))
-    bucket = {"rateLimiting": "token-bucket", "tokenBucketRate": "5", "tokenBucketBurst": "3"}
-    for more in ({}, {"rateLimiting": "none"}, bucket):
-        pickle.dumps(sink_writer.StreamSinkWriter({**OPTIONS, **more}, SCHEMA, overwrite=False))
 
 
 # --- speculation ------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     LongType,
     StringType,
@@ -41,10 +40,10 @@ from sluice.source.model.read_figures import ReadFigures, SplitFigures
 from sluice.source.model.splits import SplitId
 from sluice.source.reports.task_reports import ReportAddress, TaskReports
 from sluice.source.settings import NO_LIMITS, Limits
-from sluice.spark import source_reader, workers
-from sluice.spark.data_source import _for_spark, data_source
+from sluice.spark import source_reader
+from sluice.spark.data_source import _for_spark
 from sluice.spark.source import KinesisDataSource
-from sluice.spark.source_reader import HAS_ADMISSION_CONTROL, BatchReader, StreamReader
+from sluice.spark.source_reader import HAS_ADMISSION_CONTROL, StreamReader
 
 OPTIONS = {"streamName": "clicks", "region": "us-east-1", "startingPosition": "TRIM_HORIZON"}
 SPARK_SCHEMA = StructType(
@@ -175,11 +174,6 @@ def admitting_reader(enumerator: FakeEnumerator, **options: str) -> Any:
 # --- the format ---------------------------------------------------------------------------------------
 
 
-def test_the_format_has_its_name() -> None:
-    """The one that users write."""
-    assert KinesisDataSource.name() == "kinesis-efo"
-
-
 def test_the_schema_is_that_of_the_record_batches() -> None:
     """Spark checks the names, order and types of Arrow's fields, so both declarations say the same."""
     assert source().schema() == SCHEMA.replace(" timestamp,", " timestamp_ltz,")
@@ -217,34 +211,11 @@ def test_timestamps_inside_of_columns_are_instants_as_well(text: str, expected: 
     assert _for_spark(text) == expected.replace("TS", "timestamp_ltz")
 
 
-def test_a_schema_as_text_may_have_structs() -> None:
-    """Spark passes it back in a form of its own."""
-
-    class Nested(KinesisSource):
-        def schema(self) -> str:
-            return "s struct<a: timestamp, long: long>, l array< long >"
-
-    inside = StructType([StructField("a", TimestampType()), StructField("long", LongType())])
-    schema = StructType([StructField("s", inside), StructField("l", ArrayType(LongType()))])
-    made = data_source(Nested)(CaseInsensitiveDict(OPTIONS))
-    assert isinstance(made.reader(schema), BatchReader)
-    with pytest.raises(OptionError, match=r"it is always: s struct<a: timestamp, long: long>, l array"):
-        made.reader(StructType(schema.fields[:1]))
-
-
 def _arrow(field: StructField) -> pa.DataType:
     """Spark's own mapping. That of timestamps depends on the session; workers always have UTC."""
     if isinstance(field.dataType, TimestampType):
         return pa.timestamp("us", "UTC")
     return to_arrow_type(field.dataType)
-
-
-def test_options_are_checked_at_load() -> None:
-    """Or when a reader is made, for options that a stream does not take."""
-    with pytest.raises(OptionError, match=r"'maxrecordpertrigger' .* did you mean 'maxRecordsPerTrigger'"):
-        source(maxRecordPerTrigger="5").schema()
-    with pytest.raises(OptionError, match="option 'endingPosition' is for batch reads only"):
-        source(endingPosition="LATEST").streamReader(SPARK_SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -262,11 +233,6 @@ def test_another_schema_is_refused(schema: StructType) -> None:
     for make in (source().reader, source().streamReader):
         with pytest.raises(OptionError, match="the schema can't be chosen; it is always: data binary"):
             make(schema)
-
-
-def test_a_schema_with_the_same_columns_is_taken() -> None:
-    """It says what the source says."""
-    assert isinstance(source().reader(StructType(list(SPARK_SCHEMA.fields))), BatchReader)
 
 
 @pytest.mark.parametrize("place", range(len(SPARK_SCHEMA.fields)))
@@ -313,32 +279,6 @@ def test_ranges_are_dealt_out_to_as_few_tasks_as_possible(
     assert all(r.start == HORIZON and r.end == After("7") for part in dealt for r in part)
 
 
-def test_every_partition_carries_the_fan_out_assignment() -> None:
-    """Nothing else reaches the tasks from the planning process."""
-    reader = plain_reader(FakeEnumerator())
-    coordinator = cast("FakeCoordinator", reader._coordinator)
-
-    partitions = reader.partitions(at(0).to_json(), at(10).to_json())
-
-    carried: Any = pickle.loads(pickle.dumps(partitions[0]))
-    assert carried.assignment == coordinator.assignment
-
-
-def test_a_partition_carries_the_agents_of_its_own_shards() -> None:
-    """A batch may have hundreds of tasks and thousands of shards."""
-    ids = [SplitId("clicks", f"shardId-{number:012}") for number in range(3)]
-    reader = plain_reader(FakeEnumerator(), shardsPerTask="2")
-    agents = {split: Address("10.0.0.1", port, b"secret", b"start") for port, split in enumerate(ids)}
-    cast("FakeCoordinator", reader._coordinator).assignment = FanOutAssignment({"clicks": "arn"}, agents)
-    end = Offsets({split: After("7") for split in ids}, {}, frozenset({"clicks"}))
-
-    partitions = reader.partitions(Offsets({}, {}, frozenset({"clicks"})).to_json(), end.to_json())
-
-    for partition in partitions:
-        carried: Any = pickle.loads(pickle.dumps(partition))
-        assert carried.assignment.agents == {r.split: agents[r.split] for r in carried.ranges}
-
-
 def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -378,43 +318,6 @@ def partition_bytes(shards: int) -> int:
 def test_a_partition_grows_with_its_own_shards_alone() -> None:
     """Else the bytes of a batch grow with the square of its shards, to hundreds of megabytes."""
     assert partition_bytes(256) == partition_bytes(2)
-
-
-def test_offsets_are_parsed_and_written_once_for_each_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark passes the start of a batch some 90 times a second, and asks for a report as often."""
-    parsed: list[int] = []
-    written: list[int] = []
-    from_json, to_json = Offsets.from_json, Offsets.to_json
-
-    def counted_parse(value: Mapping[str, Any]) -> Offsets:
-        parsed.append(len(value))
-        return from_json(value)
-
-    def counted_write(offsets: Offsets) -> dict[str, Any]:
-        written.append(len(offsets.positions))
-        return to_json(offsets)
-
-    reader = admitting_reader(FakeEnumerator()) if HAS_ADMISSION_CONTROL else plain_reader(FakeEnumerator())
-    start: dict[str, Any] = json.loads(json.dumps(at(0).to_json()))
-    monkeypatch.setattr(Offsets, "from_json", counted_parse)
-    monkeypatch.setattr(Offsets, "to_json", counted_write)
-    report = getattr(reader, "reportLatestOffset", lambda: None)
-    changes = 0
-    while True:
-        end = json.loads(json.dumps(reader.latestOffset(start, None)))
-        if end == start:
-            break
-        changes += 1
-        for _ in range(3):  # Spark may ask again before the batch runs
-            reader.partitions(dict(start), dict(end))
-        start = end
-    for _ in range(90):
-        assert reader.latestOffset(json.loads(json.dumps(start)), None) == start
-        report()
-
-    assert changes == 3
-    assert len(parsed) == changes + 1
-    assert len(written) == changes + HAS_ADMISSION_CONTROL  # and the report
 
 
 def test_logged_offsets_tell_which_consumers_an_earlier_run_registered() -> None:
@@ -467,32 +370,6 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert frozen == [True]  # at the end, when the SDK is loaded
 
 
-def test_a_task_knows_whether_spark_has_started_it_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the number of the attempt, which speculation raises as well."""
-
-    class Context:
-        def __init__(self, attempt: int) -> None:
-            self.attempt = attempt
-
-        def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
-            return self.attempt
-
-    contexts = iter([None, Context(0), Context(1)])
-    monkeypatch.setattr("sluice.spark.workers.TaskContext.get", lambda: next(contexts))
-
-    assert [workers.is_repeated() for _ in range(3)] == [False, False, True]
-
-
-def test_a_batch_read_deals_out_its_ranges_like_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By ``shardsPerTask``."""
-    wanted = [SplitRange(SplitId("clicks", f"shardId-{n}"), HORIZON, After("9")) for n in range(3)]
-    monkeypatch.setattr(coordinator, "plan_bounded_read", lambda _config: wanted)
-
-    partitions = source(shardsPerTask="2").reader(SPARK_SCHEMA).partitions()
-
-    assert [len(ranges(partition)) for partition in partitions] == [2, 1]
-
-
 def test_a_batch_read_of_nothing_has_one_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would replace an empty list by a dummy partition."""
     monkeypatch.setattr(coordinator, "plan_bounded_read", lambda _config: [])
@@ -518,11 +395,6 @@ def test_a_pickled_reader_is_plain_data() -> None:
     assert copy._source.config == cast("KinesisSource", reader._source).config
     assert reader._coordinator is not None
     assert "s3cret" not in repr(copy._source.config)
-
-
-def test_a_reader_that_never_planned_can_be_stopped() -> None:
-    """Spark may stop a reader on which it has called nothing else."""
-    cast("StreamReader", source().streamReader(SPARK_SCHEMA)).stop()
 
 
 def test_stop_closes_the_enumerator() -> None:
@@ -676,15 +548,6 @@ def test_a_trigger_may_lift_the_limits() -> None:
         Limits(may_be_last=True),
         Limits(5, None, 1_000_000),
     ]
-
-
-@needs_admission_control
-def test_available_now_stops_at_what_is_available() -> None:
-    """The enumerator finds the targets."""
-    enumerator = FakeEnumerator()
-    admitting_reader(enumerator).prepareForTriggerAvailableNow()
-
-    assert enumerator.stops_at_available
 
 
 @needs_admission_control

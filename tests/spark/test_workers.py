@@ -49,29 +49,3 @@ def test_a_task_knows_where_the_driver_is(monkeypatch: pytest.MonkeyPatch) -> No
     assert workers.driver_host() == "127.0.0.1"
     monkeypatch.setattr(TaskContext, "get", lambda: FakeTask(spark_driver_host="driver.example"))
     assert workers.driver_host() == "driver.example"
-
-
-def test_outside_a_task_nothing_is_frozen(calls: list[str]) -> None:
-    """On the driver and in tests there is no task."""
-    workers.freeze_loaded_objects()
-
-    assert calls == []
-
-
-def test_garbage_is_collected_again_after_imports() -> None:
-    with workers.without_garbage_collection():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    with pytest.raises(ImportError), workers.without_garbage_collection():
-        raise ImportError
-    assert gc.isenabled()
-
-
-def test_garbage_collection_that_was_off_stays_off() -> None:
-    gc.disable()
-    try:
-        with workers.without_garbage_collection():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

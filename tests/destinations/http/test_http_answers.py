@@ -152,14 +152,6 @@ LARGE = b"x" * 30_000_000
 """More than the system takes for an endpoint that does not read."""
 
 
-def test_an_endpoint_may_be_slow_in_reading_a_request() -> None:
-    """On a new connection and on a kept one: how soon a connection is made says nothing about it."""
-    with raw_endpoint(ACCEPTED, ACCEPTED, reads_after=0.3) as endpoint:
-        to = HttpTransport(url=endpoint.url, connect_timeout=0.1, read_timeout=10.0)
-        assert [to.send(LARGE, {}).status for _ in range(2)] == [200, 200]
-        assert endpoint.connections == 1
-
-
 def destination_with_a_clock(now: list[float], transport: HttpTransport) -> HttpDestination:
     values = read_options("test", HTTP_OPTIONS, {"url": transport.url})
     return HttpDestination(transport, headers={}, rules=rules_from_options(values), clock=lambda: now[0])
@@ -225,19 +217,3 @@ def test_a_destination_that_is_closed_leaves_no_request_behind() -> None:
 
         assert endpoint.gone.wait(60)
         assert not made.submit([b"2"]).failed  # it may be used again
-
-
-def test_an_endpoint_that_does_not_speak_tls_is_not_there() -> None:
-    """The connection is not made in time, as where nothing listens: the port is probably a wrong one."""
-    now = [0.0]
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}/rows"
-        made = destination_with_a_clock(now, HttpTransport(url=url, connect_timeout=0.1, read_timeout=10.0))
-        with pytest.raises(
-            ServiceError, match=r"no TLS connection within 0\.1 s \(connectTimeout\)"
-        ) as caught:
-            made.submit([b"1"])
-        now[0] += 5.0
-
-        assert caught.value.code == "ConnectTimeoutError"
-        assert made.is_fatal(caught.value)

@@ -146,13 +146,6 @@ def test_a_redirect_is_not_followed(endpoint: Any, host: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [300, 304])
-def test_a_redirect_to_nowhere_says_so(endpoint: Any, status: int) -> None:
-    endpoint(lambda _: answer(status))
-    with pytest.raises(ServiceError, match=f"{status}.*does not say where it leads: check option 'url'"):
-        destination().submit(DOCUMENTS)
-
-
 def test_rate_limiting_is_told_what_is_load() -> None:
     """A status says it; a lost connection or an error's name does not."""
     made = destination(throttlingStatuses="420, 503")
@@ -218,28 +211,6 @@ def test_an_error_s_word_may_say_what_happens_to_a_row(endpoint: Any) -> None:
     )
 
 
-def test_an_error_s_word_outdoes_the_row_s_status(endpoint: Any) -> None:
-    """And a number is a word, as Kafka's REST proxy has it."""
-    paths = {"resultsPath": "$", "resultIndexPath": "$.row", "resultErrorPath": "$.error"}
-    results = [{"row": 0, "status": 409, "error": "exists"}, {"row": 2, "status": 503, "error": 1}]
-    endpoint(lambda _: answer(200, results))
-    result = destination(**paths, acceptedErrors="exists", fatalErrors="1").submit(DOCUMENTS)
-
-    assert result.failed == []
-    assert [each.entry for each in result.rejected] == [DOCUMENTS[2]]
-
-
-def test_an_error_s_word_counts_beside_a_status_of_true(endpoint: Any) -> None:
-    """The row would be taken for delivered."""
-    results = [{"status": True, "error": " forbidden "}, {"status": True}, {"status": True, "error": "x"}]
-    endpoint(lambda _: answer(200, results))
-    paths = {"resultsPath": "$", "resultStatusPath": "$.status", "resultErrorPath": "$.error"}
-    result = destination(**paths, fatalErrors="forbidden").submit(DOCUMENTS)
-
-    assert result.failed == []
-    assert [each.entry for each in result.rejected] == [DOCUMENTS[0]]
-
-
 def test_results_that_do_not_fit_are_a_damaged_answer(endpoint: Any) -> None:
     """It is sent again: none of its rows is known to have been accepted."""
     endpoint(lambda _: answer(200, [{"status": 201}]))
@@ -291,16 +262,6 @@ def test_what_was_accepted_while_halving_is_not_sent_again(endpoint: Any) -> Non
     assert (result.failed, result.codes, list(result.rejected)) == (DOCUMENTS[1:], {"503": 2}, [])
 
 
-def test_a_fatal_answer_while_halving_is_fatal(endpoint: Any) -> None:
-    """Nothing hides it."""
-    answers = {3: answer(422), 1: answer(401), 2: answer(503)}
-    endpoint(lambda body: answers[len(sent(body))])
-    made = destination(rejectedStatuses="422")
-    with pytest.raises(ServiceError, match="401") as caught:
-        made.submit(DOCUMENTS)
-    assert made.is_fatal(caught.value)
-
-
 def test_without_dead_letters_a_rejected_row_fails_the_task(endpoint: Any) -> None:
     """With the endpoint's reason."""
     endpoint(lambda body: answer(422 if 1 in sent(body) else 200, b"no colour"))
@@ -347,12 +308,6 @@ def test_halving_ends_before_the_request_times_out(endpoint: Any) -> None:
     assert len(halving.made.submit(result.failed).rejected) == 2
 
 
-def test_halving_is_given_half_of_the_request_s_time() -> None:
-    """An answer that comes later than that is not heard."""
-    assert destination(requestTimeout="10s")._patience == 5.0
-    assert destination()._patience == 300.0
-
-
 def test_halving_ends_with_the_task(endpoint: Any) -> None:
     """A task that has failed sends nothing more. One that comes after it is not affected."""
     halving: Halving
@@ -369,18 +324,6 @@ def test_halving_ends_with_the_task(endpoint: Any) -> None:
     assert halving.sizes == [4, 2]
     assert (result.failed, result.codes, result.rejected) == (entries, {"422": 4}, [])
     assert len(halving.made.submit(entries[:1]).rejected) == 1
-
-
-def test_a_half_may_ask_to_wait(endpoint: Any) -> None:
-    """The other parts wait as well: they are sent again after the pause."""
-    answers = [answer(422), answer(200), answer(429, Retry_After="7")]
-    halving = Halving(endpoint, lambda rows: answer(422) if len(rows) == 4 else answers.pop(0), patience=1e9)
-    entries = [b'{"n":%d}' % n for n in range(4)]
-    result = halving.made.submit(entries)
-
-    assert halving.sizes == [4, 2, 1, 1]
-    assert (result.failed, result.codes) == (entries[1:], {"429": 1, "422": 2})
-    assert result.retry_after == 7.0
 
 
 # --- connections ------------------------------------------------------------------------------------------

@@ -176,22 +176,6 @@ def test_attempts_are_bounded_and_the_reason_is_given() -> None:
     assert [call for call, _ in made.calls] == ["filter", "commit", "commit", "commit"]
 
 
-@pytest.mark.parametrize(("retryable", "tries"), [(True, 3), (False, 1)])
-def test_a_retryable_error_is_tried_again(*, retryable: bool, tries: int) -> None:
-    """With all committables; its message is the reason of the final error."""
-
-    def refuse(call: str, _: Any) -> Any:
-        if call == "commit":
-            raise ServiceError("the service said no", retryable=retryable)
-        return ()
-
-    made = Recording(behave=refuse)
-    with pytest.raises(CommitError, match="the service said no"):
-        commit(made).commit(["a", "b"])
-
-    assert [what for call, what in made.calls if call == "commit"] == [["a", "b"]] * tries
-
-
 @pytest.mark.parametrize(
     "call", ["create", "create globally", "combine", "filter", "commit", "commit globally"]
 )
@@ -230,36 +214,6 @@ def test_every_step_is_tried_again(call: str) -> None:
     made = Recording(behave=refuse)
     commit(made).commit(["a"])
     assert made.calls[-1] == ("clean up", (7, True))
-
-
-@pytest.mark.parametrize("call", ["create", "create globally", "combine"])
-def test_what_cannot_be_begun_is_not_committed(call: str) -> None:
-    """The error names the epoch and the reason, as where the commit itself fails."""
-
-    def refuse(called: str, _: Any) -> Any:
-        if called == call:
-            raise SluiceError("not now", retryable=True)
-        return ()
-
-    made = Recording(behave=refuse)
-    reason = "recording: batch 7 could not be committed after 3 attempts: not now"
-    with pytest.raises(CommitError, match=reason):
-        commit(made).commit(["a"])
-    assert made.calls == []
-
-
-def test_an_abort_that_cannot_be_begun_still_cleans_up() -> None:
-    """The committer is asked for twice."""
-    failures = iter([SluiceError("later", retryable=True)])
-
-    def refuse(called: str, _: Any) -> Any:
-        if called == "create" and (error := next(failures, None)):
-            raise error
-        return ()
-
-    made = Recording(behave=refuse)
-    commit(made).abort(["a"])
-    assert [call for call, _ in made.calls] == ["abort", "clean up"]
 
 
 def test_a_mistake_in_the_committer_is_raised_as_it_is() -> None:
@@ -309,18 +263,6 @@ def test_committers_are_made_for_what_they_are_to_do(epoch: Epoch, outcome: str,
     getattr(commit(made, epoch), outcome)([])
 
     assert created == expected
-
-
-def test_abort_may_be_called_twice_and_with_nothing() -> None:
-    """Tasks that failed have no message; if no task has succeeded, the epoch is not known."""
-    made = Recording()
-    commit(made).abort(["a"])
-    commit(made).abort(["a"])
-    commit(made).abort([])
-    commit(made, None).abort([])
-
-    assert [call for call, _ in made.calls] == ["abort", "clean up", "abort", "clean up", "clean up"]
-    assert made.calls[1] == ("clean up", (7, False))
 
 
 def test_an_abort_that_fails_still_cleans_up() -> None:
@@ -376,23 +318,6 @@ class Closing(Recording):
         return made
 
 
-def test_committers_are_closed() -> None:
-    """After their last call, and before what is left behind is removed; each once."""
-    made = Closing()
-    commit(made, WRITE).commit(["a"])
-    assert [call for call, _ in made.calls][-4:] == [
-        "end",
-        "close global committer",
-        "close committer",
-        "clean up",
-    ]
-    made.calls.clear()
-    commit(made).abort(["a"])
-
-    assert [call for call, _ in made.calls] == ["abort", "close committer", "clean up"]
-    assert made.open == 0
-
-
 STEPS = ["create", "filter", "commit", "commit globally", "end", "abort"]
 
 
@@ -412,23 +337,6 @@ def test_committers_are_closed_whatever_fails(step: str, error: BaseException) -
         (ended.abort if step == "abort" else ended.commit)(["a"])
 
     assert made.open == 0
-
-
-def test_a_committer_that_cannot_be_closed_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The epoch is committed; the log says why."""
-
-    def refuse(call: str, _: Any) -> Any:
-        if call.startswith("close"):
-            raise RuntimeError(f"cannot {call}")
-        return ()
-
-    made = Closing(behave=refuse)
-    with caplog.at_level(logging.WARNING):
-        commit(made).commit(["a"])
-
-    assert made.calls[-1] == ("clean up", (7, True))
-    for name in ("committer", "global committer"):
-        assert f"recording: batch 7: a committer could not be closed: cannot close {name}" in caplog.text
 
 
 def test_committables_of_an_unknown_epoch_are_refused() -> None:
@@ -511,36 +419,6 @@ def test_what_is_left_of_an_epoch_is_committed() -> None:
     assert ("commit globally", ["a+b"]) not in made.calls
 
 
-def test_a_commit_that_returns_nothing_has_left_nothing() -> None:
-    made = RecordingAnswering({"commit": None})
-
-    commit(made).commit(["a"])
-    assert made.calls[-2:] == [("commit globally", ["a"]), ("clean up", (7, True))]
-
-
-async def asynchronous(*_: Any, **__: Any) -> None: ...
-
-
-def test_a_committer_that_returns_what_nobody_waits_for_has_not_aborted() -> None:
-    """Nor ended the input; for cleaning up a line in the log is enough."""
-
-    class Late(EpochCommitter):
-        def abort(self, _: Any) -> Any:
-            return asynchronous()
-
-        def end_of_input(self) -> Any:
-            return asynchronous()
-
-    destination: Any = Recording()
-    destination.create_committer = destination.create_global_committer = lambda epoch: Late(
-        destination, epoch
-    )
-    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
-        commit(destination).abort(["a"])
-    with pytest.raises(SluiceError, match="returned a coroutine, so none of it has run"):
-        commit(destination, WRITE).commit(["a"])
-
-
 def test_only_the_first_batch_of_a_run_can_have_been_committed_before() -> None:
     """A later one that seems to be is of an older checkpoint: its rows are not dropped."""
     run = uuid.uuid4().hex
@@ -568,14 +446,3 @@ def test_a_write_of_a_transaction_ends_its_input() -> None:
     commit(destination, epoch).commit(["a"])
     assert ("abort", ["a"]) in destination.calls
     assert "commit" not in dict(destination.calls)
-
-
-def test_a_destination_is_asked_whether_it_can_commit_before_anything_is_committed() -> None:
-    class Unfit(Recording):
-        def check(self) -> None:
-            raise OptionError("no conditional writes")
-
-    destination = Unfit()
-    with pytest.raises(CommitError, match="no conditional writes"):
-        commit(destination).commit(["a"])
-    assert destination.calls == []

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_fakes import async_setup
 
 from sluice import letterboxes
 from sluice.errors import CommitError, ServiceError
 from sluice.letterboxes import Letterbox
 from sluice.sink import CommittingDestination, Epoch, Origin, SinkFigures, SinkProgress
-from sluice.sink.committing.epoch_end import Outcome, TaskResult, end_epoch, needs_setup
+from sluice.sink.committing.epoch_end import Outcome, TaskResult, end_epoch
 from sluice.sink.reporting.progress import ProgressListener
 from sluice.sink.setup import CommittingSinkSetup
 
@@ -103,48 +102,6 @@ def test_a_commit_logs_one_line_of_sums(caplog: pytest.LogCaptureFixture) -> Non
     )
 
 
-def test_a_sink_that_sends_no_requests_has_no_figures_of_requests(caplog: pytest.LogCaptureFixture) -> None:
-    """Such as one that writes files: nothing stands there that looks like a measurement."""
-    nothing = TaskResult(origin=Origin("lake"), figures=SinkFigures(records=3, bytes=30))
-    with caplog.at_level(logging.INFO, logger="sluice.sink"):
-        end_epoch(None, "committed", [nothing], write_id="w", batch_id=7)
-
-    assert "records=3 bytes=30" in caplog.text
-    assert "send_time" not in caplog.text
-    assert "in_flight" not in caplog.text
-
-
-def test_a_listener_is_told_of_the_tasks_of_an_abort() -> None:
-    """What the tasks that succeeded have sent stays sent; a killed task has brought no figures."""
-    told: list[SinkProgress] = []
-    results = [result(codes=("Throttled",)), None]
-    end_epoch(setup(listener=told.append), "aborted", results, write_id="w", batch_id=7)
-    (progress,) = told
-    read = json.loads(progress.json)
-
-    assert (read["outcome"], read["tasks"], read["failed_tasks"]) == ("aborted", 1, 1)
-    assert (progress.refused_by_code, read["refused_by_code"]) == ({"Throttled": 1}, {"Throttled": 1})
-    assert read["destination_figures"] == {"parts": 3, "largest_max": 4}
-
-
-def test_an_abort_is_logged_even_if_no_task_has_succeeded(caplog: pytest.LogCaptureFixture) -> None:
-    """As a warning; Spark passes None for tasks that failed."""
-    end_epoch(None, "aborted", [None], write_id="w", batch_id=3)
-    end_epoch(None, "aborted", [None], write_id="w", batch_id=None)
-
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-    assert "aborted batch_id=3 tasks=0 failed_tasks=1" in caplog.text
-
-
-def test_a_batch_write_has_no_batch_id(caplog: pytest.LogCaptureFixture) -> None:
-    """It has no micro-batches."""
-    with caplog.at_level(logging.INFO, logger="sluice.sink"):
-        end_epoch(None, "committed", [result(query=None)], write_id="w", batch_id=None)
-
-    assert "batch_id" not in caplog.text
-    assert "query_id" not in caplog.text
-
-
 def test_a_listener_is_told_of_every_commit_and_abort() -> None:
     """The same figures as the line, as an object and as JSON."""
     told: list[SinkProgress] = []
@@ -171,19 +128,6 @@ def test_a_listener_that_fails_does_not_fail_the_commit(
 
     assert "batch 7: what option 'progressListener' names has failed" in caplog.text
     assert "no room for figures" in caplog.text
-
-
-def test_a_listener_that_has_not_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """As where a plain function calls an `async def`."""
-
-    async def late(_: SinkProgress) -> None: ...
-
-    def listener(progress: SinkProgress) -> Any:
-        return late(progress)
-
-    end_epoch(setup(listener=listener), "committed", [result()], write_id="w", batch_id=7)
-
-    assert "returned a coroutine, so none of it has run" in caplog.text
 
 
 def test_committables_of_all_tasks_are_committed_or_aborted() -> None:
@@ -262,13 +206,6 @@ def test_a_stream_without_a_query_id_is_refused() -> None:
     """After a restart nobody could tell whether the batch is committed."""
     with pytest.raises(CommitError, match="has not told its tasks which query"):
         end_epoch(setup(), "committed", [result(query=None)], write_id="w", batch_id=7)
-
-
-def test_the_setup_is_needed_by_committers_and_listeners() -> None:
-    """Else the driver need not import the destination."""
-    assert needs_setup(setup())
-    assert needs_setup(async_setup(load_listener=lambda: print))
-    assert not needs_setup(async_setup())
 
 
 def test_listeners_in_the_application_get_the_figures(

@@ -25,7 +25,6 @@ from sluice.sink import (
     DeadLetter,
     NoRateLimitingStrategy,
     Rejection,
-    ResultInfo,
     SubmitResult,
 )
 from sluice.sink.contracts import Origin
@@ -99,18 +98,6 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 # --- which records become one ----------------------------------------------------------------------------
 
 
-def test_invalid_rows_become_dead_letters_and_no_others() -> None:
-    """Every valid row is delivered, in order; the reason is the converter's."""
-    destination, queue = picky(), MemoryQueue()
-    writer = write(destination, ["a", "!b", "c", "!d", "!e", "f"], queue)
-
-    assert destination.stored == ["a", "c", "f"]
-    assert queue.data == ["!b", "!d", "!e"]
-    assert {each.reason for each in queue.dead_letters} == {"starts with an exclamation mark"}
-    assert (writer.figures.records, writer.figures.dead_letters) == (3, 3)
-    assert (queue.durable, queue.closed) == (3, 1)
-
-
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from(["x", "!y"]), max_size=60))
 def test_every_row_is_delivered_or_a_dead_letter(kinds: list[str]) -> None:
@@ -162,32 +149,6 @@ def test_records_that_are_too_large_become_dead_letters() -> None:
         "FakeDestination: a record of 9 bytes is larger than the limit of 5 bytes (maxRecordSizeInBytes)"
     )
     assert writer.figures.dead_letters == 1
-
-
-def test_a_chunk_of_large_records_only_does_not_end_the_write() -> None:
-    """More of them in a row than a batch holds: the record behind them is delivered."""
-    destination, queue = FakeDestination(), MemoryQueue()
-    values = ["x" * 9] * 25 + ["ok"]
-    write(destination, values, queue, max_record_size_in_bytes=5, oversized_records="deadLetter")
-
-    assert destination.stored == ["ok"]
-    assert len(queue.dead_letters) == 25
-
-
-def test_with_fail_a_large_record_fails_the_task_also_with_a_path() -> None:
-    """oversizedRecords decides about large records; a path alone is for invalid and rejected ones."""
-    destination, queue = picky(), MemoryQueue()
-    with pytest.raises(InvalidRecordError, match="larger than the limit"):
-        write(destination, ["!b", "x" * 9], queue, max_record_size_in_bytes=5)
-
-    assert queue.data == ["!b"]
-    assert (queue.durable, queue.closed) == (0, 1)
-
-
-def test_large_records_need_a_dead_letter_queue() -> None:
-    """A writer without one is refused."""
-    with pytest.raises(ValueError, match="needs a dead letter queue"):
-        write(FakeDestination(), [], None, oversized_records="deadLetter")
 
 
 def reject_b(_: int, entries: Sequence[str]) -> Outcome:
@@ -274,39 +235,12 @@ def test_one_row_that_is_accepted_is_enough(destination: Any, accepted: int) -> 
     assert len(queue.dead_letters) == queue.durable == 999
 
 
-def test_rows_that_are_too_large_count_as_refused() -> None:
-    """Those beside them that are not are sent before the task is judged."""
-    large = {"max_record_size_in_bytes": 5, "oversized_records": "deadLetter"}
-    queue = MemoryQueue()
-    write(FakeDestination(), ["x" * 9] * 90 + ["ok"] + ["x" * 9] * 210, queue, **large)
-
-    assert len(queue.dead_letters) == 300
-    with pytest.raises(InvalidRecordError, match=r"were all refused.*larger than the limit"):
-        write(FakeDestination(), ["x" * 9] * 100, MemoryQueue(), **large)
-
-
 def test_fewer_rows_may_all_be_refused() -> None:
     """A small micro-batch may hold nothing else."""
     queue = MemoryQueue()
     write(picky(), ["!"] * 99, queue)
 
     assert len(queue.dead_letters) == queue.durable == 99
-
-
-def test_a_rejection_is_no_sign_of_load() -> None:
-    """The strategy is told only of entries that are sent again: a slower rate would not help the others."""
-    told: list[ResultInfo] = []
-
-    class Listening(NoRateLimitingStrategy):
-        def register_completed_request(self, result: ResultInfo) -> None:
-            told.append(result)
-
-    writer = AsyncSinkWriter(FakeDestination(reject_b), config(), Listening(), dead_letters=MemoryQueue())
-    with closing(writer):
-        writer.write(rows("abb"))
-        writer.flush()
-
-    assert told == [ResultInfo(0, 3)]
 
 
 def test_a_queue_that_cannot_keep_a_dead_letter_fails_the_task() -> None:
@@ -378,26 +312,6 @@ def test_a_row_of_any_schema_is_kept() -> None:
     assert letter(other) == DeadLetter("r", b'{"id": 1, "name": "n"}', form="row")
 
 
-def test_columns_keep_their_names() -> None:
-    """No column takes the place of another, and a column that was no key does not become one."""
-    row = pa.record_batch({"data": [b"x"], "user_id": [1], "userId": [2], "partition_key": ["k"]})
-
-    assert dead_letter_of_row(row, "r", data_is_sent=True).attributes == {
-        "user_id": 1,
-        "userId": 2,
-        "partition_key": "k",
-    }
-
-
-def test_a_column_called_data_is_not_the_data_where_it_is_not_sent() -> None:
-    """The letter holds the whole row: what another column called data holds was never a record."""
-    row = pa.record_batch({"data": ["x"], "user_id": [1]})
-
-    assert dead_letter_of_row(row, "r", data_is_sent=False) == DeadLetter(
-        "r", b'{"data": "x", "user_id": 1}', form="row"
-    )
-
-
 def test_only_the_destinations_own_converter_sends_data_as_it_is() -> None:
     """Not a converter in its place, nor one that does not say that it takes a column data."""
 
@@ -418,13 +332,6 @@ def test_only_the_destinations_own_converter_sends_data_as_it_is() -> None:
     assert form(Picky(), None) == "data"
     assert form(Silent(), None) == "row"
     assert form(Picky(), Picky()) == "row"
-
-
-def test_fields_of_an_entry_that_would_get_one_name_are_all_kept() -> None:
-    """The second one has a number."""
-    entry = {"data": b"x", "user_id": 1, "userId": 2}
-
-    assert dead_letter_of_entry(entry, "r").attributes == {"userId": 1, "userId (2)": 2}
 
 
 def test_a_dead_letter_is_one_line_of_json() -> None:
@@ -485,29 +392,6 @@ def test_files_appear_when_they_are_durable(tmp_path: Path) -> None:
     assert [line["data"] for line in lines(directory)] == ["MQ==", "Mg=="]
 
 
-def test_directories_that_may_only_be_entered_are_not_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as a directory above `deadLetterPath` with mode 0711: the file is there, and the task goes on."""
-    synced: list[int] = []
-    open_file = os.open
-
-    def refuse_parent(path: Any, *args: Any, **kwargs: Any) -> int:
-        if path == tmp_path:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return open_file(path, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", refuse_parent)
-    queue = LocalDeadLetterQueue(
-        tmp_path / "letters", ORIGIN, sync=lambda file: synced.append(os.fstat(file).st_ino)
-    )
-    queue.add(DeadLetter("r", b"1"))
-    queue.flush()
-
-    assert [line["data"] for line in lines(tmp_path)] == ["MQ=="]
-    assert synced[-1] == (tmp_path / "letters").stat().st_ino
-
-
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     """What was not flushed is removed: the next attempt writes it again."""
     queue = LocalDeadLetterQueue(tmp_path, ORIGIN)
@@ -516,15 +400,6 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     queue.close()
 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_a_task_without_dead_letters_writes_nothing(tmp_path: Path) -> None:
-    """Not even a directory."""
-    queue = LocalDeadLetterQueue(tmp_path, ORIGIN)
-    queue.flush()
-    queue.close()
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_are_not_overwritten(tmp_path: Path) -> None:

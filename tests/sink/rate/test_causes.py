@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from sluice.aws.errors import translate
 from sluice.errors import is_throttling
-from sluice.sink.contracts import Destination
 from sluice.sink.rate.causes import Cause, cause_of
-from sluice.sink.user_code.loading import adopted
 
 SDK: Any = vars(ThrottledRetryableChecker)["_THROTTLED_ERROR_CODES"]
 
@@ -103,14 +101,3 @@ def test_the_source_and_whole_requests_agree(code: str) -> None:
     assert is_throttling(code)
     assert error.throttling
     assert error.retryable
-
-
-class Plain:
-    """A destination that does not inherit, and says nothing of codes."""
-
-
-def test_a_destination_that_says_nothing_is_judged_by_its_codes() -> None:
-    plain: Any = adopted(Plain(), Destination)
-
-    assert plain.is_throttling("ThrottlingException") is True
-    assert plain.is_throttling("Unprocessed") is False

@@ -108,53 +108,6 @@ def test_what_is_in_flight_counts_by_its_real_size() -> None:
     assert not strategy.should_block(RequestInfo(110))
 
 
-def test_requests_in_flight_are_limited_too() -> None:
-    """However few entries are in flight, no more requests than allowed are."""
-    strategy = congestion(1000, requests=2)
-    strategy.register_in_flight_request(RequestInfo(1))
-    assert not strategy.should_block(RequestInfo(1))
-
-    strategy.register_in_flight_request(RequestInfo(1))
-    assert strategy.should_block(RequestInfo(1))
-
-
-def test_asking_changes_nothing() -> None:
-    """A strategy that is asked all the time does what one does that is not."""
-    asked, other = congestion(10, requests=2), congestion(10, requests=2)
-    for failed in (0, 3, 3, 0, 0):
-        for strategy in (asked, other):
-            strategy.register_in_flight_request(RequestInfo(3))
-        for size in range(1, 20):
-            asked.should_block(RequestInfo(size))
-            asked.delay(RequestInfo(size))
-        answers = [[each.should_block(RequestInfo(n)) for n in range(1, 20)] for each in (asked, other)]
-        assert answers[0] == answers[1]
-        assert {True, False} == {*answers[0]}
-        for strategy in (asked, other):
-            strategy.register_completed_request(ResultInfo(failed, 3))
-
-    assert asked.max_batch_size == other.max_batch_size
-
-
-def test_forgetting_what_is_in_flight_keeps_what_was_learnt() -> None:
-    """After a writer gave up its requests, the limit stays, and nothing blocks for good."""
-    strategy = congestion(100)
-    for _ in range(2):
-        strategy.register_in_flight_request(RequestInfo(40))
-    strategy.register_completed_request(ResultInfo(40, 40))
-    strategy.forget_in_flight()
-
-    assert strategy.max_batch_size == 50
-    assert not strategy.should_block(RequestInfo(50))
-
-
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 10, "requests": 0}])
-def test_limits_must_be_positive(wrong: dict[str, int]) -> None:
-    """A limit of 0 would block for good."""
-    with pytest.raises(ValueError, match="must be positive"):
-        congestion(**wrong)
-
-
 def test_no_rate_limiting_never_blocks() -> None:
     """With rateLimiting=none only the writer's own bounds hold."""
     strategy = NoRateLimitingStrategy()

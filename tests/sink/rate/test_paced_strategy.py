@@ -197,52 +197,6 @@ def test_requests_are_as_full_as_a_twentieth_of_a_second() -> None:
     assert sender.strategy.max_batch_size == 500
 
 
-def test_asking_changes_nothing() -> None:
-    sender = Sender()
-    sender.exchange(0.1, seconds=2.0)
-    sender.fly(1)
-    strategy = sender.strategy
-    before = (strategy.rate, strategy.limit, strategy.delay(RequestInfo(5)))
-    for size in range(1, 50):
-        strategy.should_block(RequestInfo(size))
-        strategy.delay(RequestInfo(size))
-        _ = strategy.max_batch_size
-
-    assert (strategy.rate, strategy.limit, strategy.delay(RequestInfo(5))) == before
-    sender.answer(sender.send())  # the next request is due when it was
-
-
-def test_forgetting_what_is_in_flight_keeps_what_was_learned() -> None:
-    sender = Sender()
-    sender.exchange(0.3)
-    rate = sender.strategy.rate
-    sender.now += 10.0
-    sender.fly(10)
-    assert sender.strategy.delay(RequestInfo(1)) == math.inf
-    sender.strategy.forget_in_flight()
-    sender.now += 10.0
-
-    assert not sender.strategy.should_block(RequestInfo(1))
-    assert sender.strategy.rate == rate
-
-
-def test_without_instants_the_clock_counts() -> None:
-    """A caller of the published interface tells no instants."""
-    sender = Sender()
-    for _ in range(50):
-        sender.now += 0.1
-        sender.strategy.register_in_flight_request(RequestInfo(50))
-        sender.strategy.register_completed_request(ResultInfo(25, 50, 25))
-
-    assert sender.strategy.rate < 1000
-
-
-@pytest.mark.parametrize("wrong", [{"batch": 0}, {"requests": 0}])
-def test_limits_must_be_positive(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="must be positive"):
-        Sender(**wrong)
-
-
 @pytest.mark.parametrize("latency", [0.02, 0.2, 2.0])
 def test_who_waits_for_answers_learns_no_higher_pace(latency: float) -> None:
     """Four requests may be in flight, and nothing is refused: the pace stays near what is really sent."""
@@ -263,24 +217,6 @@ def test_who_waits_for_answers_learns_no_higher_pace(latency: float) -> None:
     assert sender.strategy.rate < 12 * sent / 60.0
 
 
-def test_a_late_answer_of_an_accepted_request_lowers_nothing() -> None:
-    sender = Sender()
-    straggler = sender.send()
-    sender.exchange()
-    rate = sender.strategy.rate
-    sender.answer(straggler)
-
-    assert sender.strategy.rate >= rate
-
-
-def test_a_factor_near_one_lowers_the_limit_by_one() -> None:
-    sender = Sender(factor=0.99, batch=1, requests=10)
-    flying = [sender.send(1) for _ in range(3)]
-    sender.answer(flying[2], refused=1)
-
-    assert sender.strategy.limit == 2
-
-
 def test_time_outs_make_requests_no_larger() -> None:
     sender = Sender(batch=500, requests=1)
     size = sender.strategy.max_batch_size
@@ -290,11 +226,3 @@ def test_time_outs_make_requests_no_larger() -> None:
         sender.answer(request, failed=request[0])
 
     assert sender.strategy.max_batch_size == size
-
-
-def test_an_empty_request_is_no_refusal() -> None:
-    sender = Sender()
-    sender.fly(2)
-    sender.answer(sender.send(0))
-
-    assert sender.strategy.limit == 1000

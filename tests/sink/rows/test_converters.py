@@ -144,35 +144,6 @@ def test_json_is_as_spark_writes_it() -> None:
     assert second == b'{"id":0}'
 
 
-def test_nulls_inside_of_other_types() -> None:
-    """As by Spark: structs leave them out, arrays and maps keep them."""
-    pair = pa.struct([("a", pa.int32()), ("b", pa.string())])
-    null, half = {"a": None, "b": None}, {"a": None, "b": "x"}
-    columns = {
-        "s": pa.array([half], pair),
-        "e": pa.array([null], pair),
-        "l": pa.array([[null, None, half]], pa.list_(pair)),
-        "m": pa.array([[("k", None), ("l", half)]], pa.map_(pa.string(), pair)),
-        "n": pa.array([{"s": null}], pa.struct([("s", pair)])),
-        "i": pa.array([[1, None]]),
-    }
-
-    assert list(JsonConverter().convert(pa.record_batch(columns))) == [
-        b'{"s":{"b":"x"},"e":{},"l":[{},null,{"b":"x"}],"m":{"k":null,"l":{"b":"x"}},"n":{"s":{}},"i":[1,null]}'
-    ]
-
-
-def test_numbers_of_32_bits_have_their_own_digits() -> None:
-    """And not those of the 64 bits that Python holds them in."""
-    values = [0.1, 123456.7, 16777216.0, 3.4028235e38, 1.1754944e-38, -0.0, 3.3e-3, float("nan")]
-    schema, rows = one("x", t.FloatType(), pa.float32(), *values)
-    found = [json.loads(each)["x"] for each in opened(JsonConverter(), schema).convert(rows)]
-
-    assert found == [*values[:-1], "NaN"]
-    nested = pa.record_batch({"l": pa.array([[0.1, None]], pa.list_(pa.float32()))})
-    assert list(JsonConverter().convert(nested)) == [b'{"l":[0.1,null]}']
-
-
 @pytest.mark.parametrize(
     ("zone", "micros", "text"),
     [
@@ -254,13 +225,6 @@ def test_a_converter_that_serializes_more_or_fewer_rows_is_refused(
         list(Careless().convert(batch(*[{}] * 4)))
 
 
-def test_many_rows_keep_their_order() -> None:
-    """They are serialized in several steps."""
-    schema, rows = one("n", t.LongType(), pa.int64(), *range(3000))
-
-    assert [json.loads(each)["n"] for each in opened(JsonConverter(), schema).convert(rows)] == [*range(3000)]
-
-
 # --- in front of a destination's own converter ------------------------------------------------------------
 
 
@@ -281,16 +245,6 @@ def test_a_destination_that_takes_no_such_data_is_refused() -> None:
     with pytest.raises(OptionError, match="fake has no column of data that JSON could be"):
         JsonConverter(Destination(object()))  # type: ignore[arg-type]
     JsonConverter(Destination(type("Text", (OwnConverter,), {"data_form": "text"})()))  # type: ignore[arg-type]
-
-
-def test_something_must_be_left_to_serialize() -> None:
-    """Once."""
-    key = t.StructField("partitionKey", t.StringType())
-    column = t.StructField("x", t.StringType())
-    with pytest.raises(OptionError, match="there is no column to write as JSON"):
-        JsonConverter(Destination(OwnConverter())).open(t.StructType([key]))  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="columns are there twice: x"):
-        JsonConverter().open(t.StructType([column, column]))
 
 
 def test_a_field_of_a_struct_is_there_once() -> None:

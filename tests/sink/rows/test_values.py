@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import zlib
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -116,36 +115,6 @@ def test_values_that_python_can_hold_are_as_before() -> None:
         "none": None,
     }
     assert "none" not in stored(data=pa.array([b""]), **row)[0]["attributes"]
-
-
-# Of `SELECT 'x' body, named_struct('i', INTERVAL '14' MONTH, 'n', 1) s, array(INTERVAL '1' YEAR) a`, as Spark
-# gives it to Python. Arrow can make no such array from Python's values.
-MONTHS = (
-    "eNq1UjtuwkAQfcYGLLKJtkDIhQuXFBQ5RIqUFBRpieICiZ8EBUg5UI7CIThEbrB5s7tGqxGUGenN7My8fTse2Tnn"
-    "5hlgITaCwQB9lDzRsoI5mJX0RfRATvwSHzGfUYPBjOmqWKOk15S4JGpyFoH3ZBOe2JBo1+2m3R7xRs534D0Lp468"
-    "HvGeaB6IPXk/gduzCReRs/WzG2LoZ5dyQ3dN5hirOyviwr5lp/SzGf9q2A/6+h2Jn7uvczgXtzol3CkL+mIGk7hZ"
-    "4xWRF34Hr+hsxNz4Lcvur8m34qbx2EoVu3tW8R7l3dyV6leq36h+o96dqv5U3RcbqO/CP+Rd7RTPL3d4WbJTF/4J"
-    "/AFD7Dno"
-)
-
-
-def test_what_arrow_has_no_python_class_for_does_not_lose_the_row() -> None:
-    """Intervals of months: what stands beside them is kept, and they are named."""
-    with pa.ipc.open_stream(zlib.decompress(base64.b64decode(MONTHS))) as stream:
-        (row,) = stream
-    letter = dead_letter_of_row(row, "a reason", data_is_sent=False)
-
-    assert letter.data is not None
-    kept = strict(letter.data)
-    assert kept.pop("a").startswith("<list<element: month_interval")
-    assert kept == {"body": "x", "s": {"i": "<month_interval>", "n": 1}}
-
-
-def test_columns_with_one_name_are_all_kept() -> None:
-    """The second has a number."""
-    row = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"])
-
-    assert strict(dead_letter_of_row(row, "r", data_is_sent=True).data or b"") == {"id": 1, "id (2)": 2}
 
 
 class Named(NamedTuple):

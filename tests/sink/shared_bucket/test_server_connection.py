@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import NoReturn
 
 import pytest
 
 from sluice.channels.channel import Address, Channel
 from sluice.sink.shared_bucket import connection as connection_module
 from sluice.sink.shared_bucket.connection import ServerConnection
-
-RETRY = 2.0
 
 
 class Clock:
@@ -38,27 +35,6 @@ def test_a_host_that_is_no_name_is_a_problem_like_any_other() -> None:
 
     assert not connect(connection)
     assert connection.problem.startswith("driver..example:1: ")
-
-
-def test_without_a_thread_the_next_attempt_is_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after any attempt that has failed."""
-    attempts = 0
-
-    def fail(_: threading.Thread) -> NoReturn:
-        nonlocal attempts
-        attempts += 1
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    clock = Clock()
-    connection = ServerConnection(Address("driver.example", 1, b"", b""), clock)
-    for _ in range(3):
-        assert not connection.connect()
-    assert connection.problem == "driver.example:1: can't start new thread"
-    assert attempts == 1
-    clock.now += RETRY
-    connection.connect()
-    assert attempts == 2
 
 
 def test_half_of_a_message_holds_up_the_writer_for_half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

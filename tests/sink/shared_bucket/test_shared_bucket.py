@@ -116,19 +116,6 @@ def test_a_request_larger_than_the_burst_is_sent() -> None:
     assert world.excess() <= 150 + 1e-3
 
 
-def test_a_late_task_holds_up_others_for_a_moment_only() -> None:
-    """A task is granted the whole burst and stands still. When it is back, it does not use that any more."""
-    world = World(starts_full=True)
-    late, other = world.start_task(size=50), world.start_task(size=50)
-    world.run(1.0)
-    before = other.sent
-    late.late_until = world.now + 7
-    world.run(20)
-
-    assert other.sent - before >= 0.3 * 20 * world.rate
-    assert world.excess() <= 1e-3
-
-
 def test_nothing_is_sent_while_the_server_stands_still(caplog: pytest.LogCaptureFixture) -> None:
     """Only what was granted before. Each task warns once, and says when the server is back."""
     world = World()
@@ -182,23 +169,9 @@ def test_a_writer_without_server_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not destination.requests
 
 
-def test_a_task_that_waits_for_its_turn_does_not_fail() -> None:
-    """However long: the server answers. Nor does one that has nothing to send."""
-    world = World(rate=1.0, burst=60, patience=10.0)
-    idle = world.start_task()
-    world.run(1)
-    idle.late_until = world.now + 80
-    world.start_task(size=60)
-    world.run(160)
-
-    assert idle.sent > 0
-
-
 @pytest.mark.parametrize("patience", [0.0, 900.0])
 def test_should_block_changes_nothing(patience: float) -> None:
-    """A writer may ask as often as it likes: only `delay` sends a message. With a patience of 0, too, a task
-    waits until it is connected.
-    """
+    """A writer may ask as often as it likes: only `delay` sends a message."""
     world = World(patience=patience)
     task = world.start_task()
     for _ in range(10):

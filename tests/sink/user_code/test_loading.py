@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from sluice.sink import (
 )
 from sluice.sink.setup import CommittingSinkSetup
 from sluice.sink.task import check_columns, write_rows
-from sluice.sink.user_code.loading import adopted, destination_name
+from sluice.sink.user_code.loading import adopted
 
 SCHEMA = StructType([StructField("data", StringType())])
 ORIGIN = Origin("fake", query="q", run="r", batch=3, partition=2, attempt=5)
@@ -71,42 +70,6 @@ def test_the_defaults_of_the_other_contracts() -> None:
     assert (committing.create_committer(None), committing.create_global_committer(None)) == (None, None)
     assert committing.clean_up(None, committed=True) is None
     assert (writer.bytes, writer.known_columns, writer.figures()) == (0, None, {})
-
-
-def test_an_object_that_inherits_is_used_as_it_is() -> None:
-    """So is one that has its defaults already."""
-    own = NoRateLimitingStrategy()
-    completed = adopted(DuckTyped(), RateLimitingStrategy)
-
-    assert adopted(own, RateLimitingStrategy) is own
-    assert adopted(completed, RateLimitingStrategy) is completed
-
-
-def test_what_the_contract_needs_is_not_made_up() -> None:
-    """A missing method of the contract is missed by its name."""
-    with pytest.raises(AttributeError, match="'object' object has no attribute 'should_block'"):
-        adopted(object(), RateLimitingStrategy).should_block(RequestInfo(1))
-
-
-def test_a_property_that_fails_is_not_lacking() -> None:
-    """Without its ordering key, a destination would write rows out of their order."""
-
-    class Misspelt:
-        @property
-        def ordering_key(self) -> Any:
-            return self.key_of  # type: ignore[attr-defined]
-
-    with pytest.raises(AttributeError, match="'Misspelt' object has no attribute 'key_of'"):
-        _ = adopted(Misspelt(), Destination).ordering_key
-
-
-def test_a_destination_without_a_name_is_called_by_its_class() -> None:
-    """So is one whose name is empty."""
-    named: Any = SimpleNamespace(name="kinesis stream 'x'")
-
-    assert destination_name(named) == "kinesis stream 'x'"
-    assert destination_name(FakeDestination()) == "FakeDestination"
-    assert destination_name(SimpleNamespace(name="")) == "SimpleNamespace"
 
 
 # --- methods that would not run ---------------------------------------------------------------------------
@@ -184,16 +147,3 @@ def opened_with(open_: Any) -> list[Any]:
 def test_a_converter_is_told_which_task_it_works_for(open_: Any) -> None:
     """Where the query starts there is no task."""
     assert opened_with(open_) == [(SCHEMA, Origin("fake")), (SCHEMA, ORIGIN)]
-
-
-@pytest.mark.parametrize(
-    "open_",
-    [
-        lambda calls: lambda _, schema: calls.append(schema),
-        lambda calls: lambda _, schema, strict=False: calls.append(strict or schema),
-        lambda calls: lambda _, *given, **named: calls.append(given[0] if len(given) == 1 else named),
-    ],
-)
-def test_a_converter_may_take_the_schema_alone(open_: Any) -> None:
-    """Also where a decorator hides what it takes."""
-    assert opened_with(open_) == [SCHEMA, SCHEMA]

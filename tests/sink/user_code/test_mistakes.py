@@ -86,12 +86,3 @@ def test_what_is_no_number_is_named(asked: str, answer: Any, shown: str) -> None
     writer.close()
     wrong = f"numbers: {asked} of the rate limiting strategy is {shown}: allowed is a number"
     assert str(caught.value) == wrong
-
-
-def test_fractions_are_numbers() -> None:
-    """A strategy may calculate."""
-    strategy: Any = Answering(max_batch_size=1.5, max_batch_size_in_bytes=float("inf"))
-    writer = AsyncSinkWriter(Accepting(), CONFIG, strategy)
-    writer.write(pa.record_batch([pa.array([1, 2])], names=["number"]))
-    writer.flush()
-    writer.close()

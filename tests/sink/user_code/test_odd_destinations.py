@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from sink_fakes import FakeConverter, FakeDestination, config, fast_clock, rows
 
 from sluice.errors import ServiceError, SluiceError
-from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Rejection, SubmitResult
+from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy
 from sluice.sink.contracts import Origin
 from sluice.sink.letters.dead_letters import LocalDeadLetterQueue
 
@@ -77,15 +76,6 @@ def test_a_size_that_is_no_number_of_bytes_is_refused(
     assert "allowed are bytes, from 0" in str(caught.value)
 
 
-@pytest.mark.parametrize("part", [0.25, 1.5, 5.0, 15.0])
-@pytest.mark.parametrize("with_letters", [False, True])
-def test_sizes_may_be_fractions(part: float, tmp_path: Path, *, with_letters: bool) -> None:
-    """However many entries there is room for."""
-    sized = Sized(lambda entry: len(entry) * part)
-    letters = tmp_path if with_letters else None
-    assert write(sized, letters, max_batch_size=20, max_batch_size_in_bytes=100) == 20
-
-
 # --- errors that cannot be read ---------------------------------------------------------------------------
 
 
@@ -133,43 +123,6 @@ def test_what_fails_in_judging_an_error_does_not_hide_it(destination: Judging, m
     assert isinstance(caught.value.__cause__, SilentError | UncodedError | KeyError | ServiceError)
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (KeyError("id"), "KeyError: 'id'"),
-        (StopIteration(1), "StopIteration: 1"),
-        (ValueError(), "ValueError"),
-        (ServiceError("it is busy", retryable=True), "it is busy"),
-        (ValueError("x" * 100_000), "ValueError: " + "x" * 2000 + "..."),
-    ],
-)
-def test_a_retry_that_is_given_up_says_what_was_raised(error: Exception, text: str) -> None:
-    """`'id'` alone says nothing, nor does a text without an end."""
-    with pytest.raises(ServiceError) as caught:
-        write(FakeDestination(lambda *_: error), max_retry_duration=10.0)
-
-    assert str(caught.value).endswith(f"(maxRetryDuration is 10 s): {text}")
-
-
-def test_a_submit_whose_own_event_loop_cancels_something_is_tried_again() -> None:
-    """By `asyncio.run` in a plain `submit`, for example. It is an error like any other."""
-
-    async def cancelled() -> None:
-        raise asyncio.CancelledError
-
-    def behave(number: int, _: Any) -> SubmitResult[str]:
-        if number == 0:
-            asyncio.run(cancelled())
-        return SubmitResult()
-
-    assert write(FakeDestination(behave)) == 20
-
-    unforgiving = FakeDestination(lambda *_: behave(0, ()))
-    unforgiving.is_fatal = lambda error: isinstance(error, ServiceError)  # type: ignore[method-assign]
-    with pytest.raises(ServiceError, match="the request was cancelled before it had an answer"):
-        write(unforgiving)
-
-
 # --- rows that would be lost ------------------------------------------------------------------------------
 
 
@@ -212,19 +165,6 @@ class Lazy(FakeDestination):
         self.converter.convert = lambda batch: lazily(make, batch.column(0).to_pylist())  # type: ignore[method-assign]
 
 
-class Rows:
-    """An iterator that is written in Python."""
-
-    def __init__(self, make: Callable[[str], str], values: list[str]) -> None:
-        self._make, self._values = make, iter(values)
-
-    def __iter__(self) -> Rows:
-        return self
-
-    def __next__(self) -> str:
-        return self._make(next(self._values))
-
-
 LAZILY: list[Callable[..., Any]] = [
     map,
     filter,
@@ -245,25 +185,3 @@ def test_a_lazy_converter_that_stops_before_the_end_is_an_error(
 
     with pytest.raises(TypeError, match=r"Lazy: the converter .* raised StopIteration in place of an entry"):
         write(Lazy(lazily, first_digit), tmp_path if with_letters else None)
-
-
-@pytest.mark.parametrize("lazily", [*LAZILY, Rows, lambda make, values: map(str, Rows(make, values))])
-def test_a_lazy_converter_that_comes_to_its_end_is_none(lazily: Callable[..., Any]) -> None:
-    assert write(Lazy(lazily)) == 20
-
-
-class Emptying(FakeDestination):
-    """Rejects the first entry of each request, and says that it holds no records."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda _, entries: SubmitResult(rejected=[Rejection(entries[0], "no")]))
-
-    def unpacked(self, entry: str) -> list[str]:  # noqa: ARG002 - the contract's
-        return []
-
-
-def test_an_entry_without_records_is_a_dead_letter_itself(tmp_path: Path) -> None:
-    assert write(Emptying(), tmp_path) == 18
-
-    letters = [line for file in tmp_path.rglob("*.jsonl") for line in file.read_text().splitlines()]
-    assert len(letters) == 2

@@ -16,7 +16,6 @@ from sink_fakes import FakeDestination, ManualClock, Outcome, accept, async_setu
 from sluice.errors import ServiceError, SluiceError
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Origin, SubmitResult
 from sluice.sink.task import write_rows
-from sluice.sink.writing.requests import RequestThreads
 from sluice.sink.writing.scheduler import Request
 
 PATIENCE = 60  # seconds, until a test counts as hanging
@@ -157,21 +156,6 @@ def test_an_epoch_fails_whose_request_does_not_end() -> None:
         writer.close()
 
 
-def test_an_attempt_that_succeeds_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All requests have ended when `flush` returns."""
-    waited: list[float] = []
-    close = RequestThreads.close
-
-    def note(threads: Any, patience: float) -> int:
-        waited.append(patience)
-        return close(threads, patience)
-
-    monkeypatch.setattr(RequestThreads, "close", note)
-    write(FakeDestination(accept), [rows(["k=1"])])
-
-    assert waited == [0.0]
-
-
 def test_a_closed_writer_begins_no_request() -> None:
     """Neither one that was already handed to its thread."""
     destination = FakeDestination(accept)
@@ -182,20 +166,3 @@ def test_a_closed_writer_begins_no_request() -> None:
 
     assert isinstance(answer.error, SluiceError)
     assert destination.requests == []
-
-
-def test_threads_are_waited_for_no_longer_than_asked() -> None:
-    """Those that are free are gone; those that are busy are counted."""
-    done, hold, reported = threading.Event(), threading.Event(), threading.Semaphore(0)
-    free, busy = (
-        RequestThreads[threading.Event, bool](threading.Event.wait, lambda _: reported.release())
-        for _ in range(2)
-    )
-    done.set()
-    free.run(done)
-    reported.acquire()
-    busy.run(hold)
-    try:
-        assert (free.close(0.0), busy.close(0.01)) == (0, 1)
-    finally:
-        hold.set()

@@ -61,41 +61,6 @@ def test_a_key_that_cannot_be_hashed_is_refused_by_name(key: Any) -> None:
         write(destination, ["a"])  # type: ignore[arg-type]
 
 
-def test_only_the_first_of_a_key_may_be_sent() -> None:
-    """The others are held back, however much room there is; entries without a key are not."""
-    buffer = filled("a1", "a2", ".1", "b1", "a3", ".2")
-
-    assert sent(buffer) == ["a1", ".1", "b1", ".2"]
-    assert buffer.head() is None
-    assert (len(buffer), buffer.size_in_bytes) == (2, 2)
-
-
-def test_the_next_of_a_key_is_sent_when_the_one_before_is_accepted() -> None:
-    """Not earlier; it keeps its age and its position."""
-    buffer = filled("a1", "a2", "b1")
-    taken = buffer.take(2)
-    buffer.add(["c1"], [1], 7.0)
-    buffer.put_back(taken.items[:1])
-    buffer.mark_accepted(taken, taken.items[:1])
-    again = buffer.take(2)
-    assert list(again) == ["a1", "c1"]
-
-    buffer.mark_accepted(again, [])
-    head = buffer.head()
-    assert head is not None
-    assert (head.entry, head.arrived) == ("a2", 0.0)
-
-
-def test_the_oldest_entry_is_sent_first() -> None:
-    """An entry that was held back is ahead of those that were added later."""
-    buffer = filled("a1", "a2")
-    taken = buffer.take(1)
-    buffer.add(["b1", "c1"], [1, 1], 5.0)
-    buffer.mark_accepted(taken, [])
-
-    assert sent(buffer) == ["a2", "b1", "c1"]
-
-
 def test_a_key_is_forgotten_when_nothing_of_it_is_left() -> None:
     """Memory grows with what is buffered, not with the number of keys."""
     buffer = filled("a1", "b1")
@@ -148,19 +113,6 @@ def test_a_request_that_timed_out_holds_the_next_of_its_keys_back() -> None:
     assert sent(buffer) == ["a2"]
 
 
-def test_a_request_that_timed_out_and_ended_holds_nothing_back() -> None:
-    buffer = filled("a1", "a2")
-    first = buffer.take(1)
-    buffer.mark_timed_out(first)
-    buffer.put_back(first.items)
-    again = buffer.take(1)
-    buffer.mark_ended(first)
-    assert buffer.head() is None
-    buffer.mark_accepted(again, [])
-
-    assert sent(buffer) == ["a2"]
-
-
 def test_a_key_that_is_held_back_does_not_delay_others() -> None:
     """While one key's request is in flight, entries with other keys are sent."""
     release = threading.Event()
@@ -190,11 +142,7 @@ def test_a_key_that_is_held_back_does_not_delay_others() -> None:
 def test_order_by_key_holds_under_any_refusals(
     in_flight: int, keys: list[str], fates: list[int | None], batch: int
 ) -> None:
-    """Each entry is accepted once, in the order of its key, and no request has two of one key.
-
-    In every request some entries are refused (by the bits of a drawn number), or the request fails (None),
-    with one and with several requests in flight.
-    """
+    """Each entry is accepted once, in the order of its key, and no request has two of one key."""
     entries = [f"{key}{n}" for n, key in enumerate(keys)]
 
     def drawn(number: int, given: Sequence[str]) -> Outcome:

@@ -52,27 +52,3 @@ def test_a_message_wakes_the_background_flusher_when_nobody_is_the_owner(mailbox
     assert mailbox.collect() == ["answer"]
     mailbox.release(math.inf)
     assert ended(task_thread)
-
-
-def test_what_the_task_s_thread_leaves_is_done_by_the_background_flusher(mailbox: Mailbox[str]) -> None:
-    """A message that it did not collect, and an instant that is due once it has released the state."""
-    mailbox.acquire()
-    flusher = started(mailbox.acquire_when_due)
-    mailbox.post("answer")
-    mailbox.release(math.inf)
-    assert ended(flusher)
-
-    mailbox.collect()
-    flusher = started(mailbox.acquire_when_due)
-    mailbox.release(time.monotonic())
-    assert ended(flusher)
-
-
-def test_closing_ends_the_background_flusher(mailbox: Mailbox[str]) -> None:
-    """Without ownership, whatever is due."""
-    acquired: list[bool] = []
-    flusher = started(lambda: acquired.append(mailbox.acquire_when_due()))
-    mailbox.close()
-
-    assert ended(flusher)
-    assert acquired == [False]

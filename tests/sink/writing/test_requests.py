@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from sink_fakes import FakeConverter, FakeDestination, RefusedError, async_setup, config, fast_clock, rows
+from sink_fakes import FakeConverter, FakeDestination, RefusedError, config, fast_clock, rows
 
 from sluice.errors import ServiceError, SluiceError
 from sluice.sink import AsyncSinkWriter, Destination, NoRateLimitingStrategy, SubmitResult
-from sluice.sink.contracts import Origin
-from sluice.sink.setup import AsyncSinkSetup
-from sluice.sink.task import check_columns
 from sluice.sink.writing.requests import RequestLoop
 
 PATIENCE = 120.0
@@ -126,21 +122,6 @@ def test_all_requests_run_on_one_thread() -> None:
     assert destination.closed_on == list(destination.threads)
 
 
-def test_what_is_refused_is_sent_again() -> None:
-    """Entries, and whole requests that fail."""
-
-    def respond(number: int, entries: Sequence[str]) -> Any:
-        if number == 0:
-            return RefusedError()
-        return SubmitResult(failed=[entries[0]]) if number == 1 else SubmitResult()
-
-    destination = AsyncDestination(respond)
-    writer = write(destination, 10)
-
-    assert sorted(map(int, destination.stored)) == list(range(10))
-    assert writer.figures.retries == 11
-
-
 @pytest.mark.parametrize(
     ("found", "message"),
     [(RefusedError("never", fatal=True), "never"), (None, "submit returned no SubmitResult")],
@@ -171,25 +152,6 @@ def test_a_request_whose_work_is_cancelled_is_sent_again() -> None:
     unforgiving.is_fatal = lambda error: isinstance(error, ServiceError)  # type: ignore[method-assign]
     with pytest.raises(ServiceError, match="asynchronous: the request was cancelled before it had an answer"):
         write(unforgiving, 1)
-
-
-class Submit:
-    """Called like a coroutine function."""
-
-    def __init__(self, destination: AsyncDestination) -> None:
-        self.destination = destination
-
-    async def __call__(self, entries: Sequence[str]) -> Any:
-        return await type(self.destination).submit(self.destination, entries)
-
-
-def test_submit_may_be_an_object() -> None:
-    """Whose `__call__` is a coroutine function."""
-    destination = AsyncDestination()
-    destination.submit = Submit(destination)  # type: ignore[method-assign]
-    write(destination, 1)
-
-    assert destination.stored == ["0"]
 
 
 def test_a_plain_function_that_returns_an_awaitable_is_a_mistake() -> None:
@@ -250,44 +212,6 @@ def test_closing_cancels_what_is_running() -> None:
         writer.flush()
 
 
-def test_a_destination_that_was_given_nothing_is_closed() -> None:
-    """By a writer, and where the query starts."""
-    first, second = AsyncDestination(), AsyncDestination()
-    writer_of(first).close()
-    setup: Any = AsyncSinkSetup(
-        destination=second,
-        config=config(),
-        create_strategy=NoRateLimitingStrategy,
-        strategy_cache_key="",
-    )
-    check_columns(setup, None, Origin("test"))  # type: ignore[arg-type]
-
-    assert (len(first.closed_on), len(second.closed_on)) == (1, 1)
-
-
-class PlainClose(AsyncDestination):
-    def close(self) -> None:  # type: ignore[override]
-        self.closed_on.append(self.running)
-
-
-def test_close_may_be_a_plain_method() -> None:
-    """It is called when no request runs any more."""
-
-    async def take_leave() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0.05)
-
-    destination = PlainClose(lambda *_: take_leave())
-    writer = writer_of(destination, clock=time.monotonic, request_timeout=0.2)
-    writer.write(rows(str(n) for n in range(10)))
-    eventually(lambda: destination.running == 1)
-    writer.close()
-
-    assert destination.closed_on == [0]
-
-
 @pytest.mark.parametrize("kind", [OSError, TimeoutError, asyncio.TimeoutError])
 def test_an_error_of_close_is_raised(kind: type[Exception]) -> None:
     """Also a timeout of its own, which is not that of the loop; and the thread ends."""
@@ -338,57 +262,3 @@ def test_what_a_destination_leaves_running_is_cancelled() -> None:
     write(Refreshing(), 1)
 
     assert ended == ["sluice-sink-request-loop"]
-
-
-def test_what_a_plain_close_returns_is_not_awaited() -> None:
-    """As of `return self._client.close()`: the rows are written, and the task must not fail."""
-
-    class Returning(AsyncDestination):
-        def close(self) -> Any:
-            self.closed_on.append(0)
-            return True
-
-    destination = Returning()
-    write(destination, 3)
-
-    assert (len(destination.stored), destination.closed_on) == (3, [0])
-
-
-def test_what_a_plain_close_begins_is_awaited_without_requests_on_a_loop() -> None:
-    """As of `return self._pool.aclose()` of one with a plain `submit`: in a task and at the start."""
-    closed: list[str] = []
-
-    async def close() -> None:
-        closed.append(threading.current_thread().name)
-
-    def begin() -> Any:
-        return close()
-
-    def start(destination: Any) -> None:
-        check_columns(async_setup(destination), None, Origin("test"))  # type: ignore[arg-type]
-
-    for use in (lambda made: write(made, 3), start):
-        destination: Any = FakeDestination()
-        destination.close = begin
-        use(destination)
-
-    assert closed == ["sluice-sink-request-loop"] * 2
-
-
-def test_patience_is_used_up_once() -> None:
-    """A job that cannot be cancelled is waited for by `close`, and not by `end` again."""
-    held = asyncio.Event()
-
-    async def stay(_: int) -> int:
-        while not held.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await held.wait()
-        return 1
-
-    loop = RequestLoop(stay, lambda _: None, name="fake", patience=1.0)
-    loop.run(1)
-    assert loop.close(0.01) == 1
-    started = time.monotonic()
-    loop.end()
-
-    assert time.monotonic() - started < 0.9

@@ -106,13 +106,6 @@ def test_a_batch_waits_until_it_is_full_in_bytes() -> None:
     assert driven.add("cccc") == [["aaaa", "bbbb"]]
 
 
-def test_a_batch_of_exactly_the_bytes_is_full() -> None:
-    """It does not wait for another record."""
-    driven = Driven(max_batch_size_in_bytes=10, max_record_size_in_bytes=10)
-
-    assert driven.add("aaaaa", "bbbbb") == [["aaaaa", "bbbbb"]]
-
-
 def test_time_sends_all_that_is_buffered() -> None:
     """Flink: a time-based flush sends all that is buffered, once the oldest has waited long enough."""
     driven = Driven(max_time_in_buffer=5.0)
@@ -122,26 +115,6 @@ def test_time_sends_all_that_is_buffered() -> None:
     assert driven.scheduler.wake_at == 5.0
     assert driven.at(4.999).sent() == []
     assert driven.at(5.0).sent() == [["a", "b"]]
-
-
-def test_draining_does_not_wait() -> None:
-    """At the end of an epoch, batches need not be full."""
-    driven = Driven()
-    driven.add("a", "b")
-
-    assert driven.sent(draining=True) == [["a", "b"]]
-    assert not driven.scheduler.idle
-    driven.answer(0)
-    assert driven.scheduler.idle
-
-
-def test_an_empty_buffer_sends_nothing() -> None:
-    """Flink: flushing an empty buffer is no request; there is nothing to wake up for."""
-    driven = Driven()
-
-    assert driven.sent(draining=True) == []
-    assert driven.scheduler.idle
-    assert driven.scheduler.wake_at == float("inf")
 
 
 def test_no_more_requests_than_allowed_are_in_flight() -> None:
@@ -163,16 +136,6 @@ def test_a_write_must_wait_while_the_buffer_is_full() -> None:
     driven.answer(0)
     assert driven.sent() == [["c", "d"]]
     assert driven.scheduler.room == 2
-
-
-def test_bytes_fill_the_buffer_too() -> None:
-    """Few large records fill it as well: memory is bounded whatever the input."""
-    driven = Driven(max_batch_size_in_bytes=10, max_record_size_in_bytes=10, max_in_flight_requests=1)
-    driven.add("x" * 10)
-    driven.add("y" * 10)
-
-    assert driven.scheduler.buffered == 1
-    assert driven.scheduler.room == 0
 
 
 # --- the rate limiter ---------------------------------------------------------------------------------
@@ -269,56 +232,7 @@ def test_a_strategy_that_waits_for_an_answer_is_not_asked_before(delay: str) -> 
     assert driven.scheduler.wake_at <= driven.now + 0.1
 
 
-def test_a_strategy_that_lets_nothing_pass_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    """After a minute in which nothing else held the writer up; not while an answer is to come."""
-    strategy = Timed(1.0)
-    strategy.blocked = False
-    driven = Driven(strategy=strategy, max_batch_size=1, max_in_flight_requests=5)
-    driven.add("a")
-    strategy.blocked = True
-    driven.add("b", "c")
-    for now in range(100):
-        driven.at(float(now)).sent()
-    driven.answer(0)
-    for now in range(100, 160):
-        driven.at(float(now)).sent()
-    assert _logged(caplog) == []
-    for now in range(160, 300):
-        driven.at(float(now)).sent()
-
-    message = "the rate limiting strategy has let no request pass for 60 s, and none is in flight"
-    assert _logged(caplog) == [f"fake: {message}; 2 records wait until it does"]
-
-
-def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the scheduler logged, and not what a thread of another test did meanwhile."""
-    return [record.getMessage() for record in caplog.records if record.name == "sluice.sink.writing.outage"]
-
-
-def test_a_strategy_that_lets_some_pass_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
-    """However long it takes in all."""
-    strategy = Timed(1.0)
-    driven = Driven(strategy=strategy, max_batch_size=1)
-    driven.add(*letters(5))
-    for now in range(250):
-        strategy.blocked = now % 50 != 49
-        for request in driven.at(float(now)).requests():
-            driven.answer(request.number)
-
-    assert driven.scheduler.idle
-    assert caplog.text == ""
-
-
 # --- what is refused ----------------------------------------------------------------------------------
-
-
-def test_a_refused_entry_does_not_wait_for_its_batch_to_fill() -> None:
-    """It has waited before: after the pause it is sent, with whatever else is buffered."""
-    driven = Driven(max_batch_size=3)
-    driven.add(*letters(3))
-    driven.answer(0, "b")
-
-    assert driven.at(1.0).sent() == [["b"]]
 
 
 def test_equal_entries_are_told_apart() -> None:
@@ -371,19 +285,6 @@ def test_an_entry_that_failed_waits_a_moment_and_others_pass_it() -> None:
     assert driven.at(0.05).sent() == [["a"]]
 
 
-def test_the_pause_of_an_entry_grows_with_its_refusals() -> None:
-    """One that keeps failing is tried less and less often; one that failed once is tried soon."""
-    driven = Driven(max_batch_size=2)
-    driven.add("a", "b")
-    driven.answer(0, "a", "b")
-    driven.at(0.1).sent()
-    driven.answer(1, "a")
-    driven.at(0.2).add("c", "d")
-    driven.answer(2, "c")
-
-    assert driven.at(0.31).sent() == [["a", "c"]]
-
-
 def test_in_an_outage_one_request_at_a_time_is_tried() -> None:
     """After twelve requests without an accepted entry; the first that is accepted ends it at once."""
     driven = Driven(max_batch_size=1, max_in_flight_requests=20)
@@ -398,34 +299,6 @@ def test_in_an_outage_one_request_at_a_time_is_tried() -> None:
     assert driven.at(2.0).sent() == [["a"]]
     driven.answer(21)
     assert len(driven.sent()) == 19
-
-
-def test_in_an_outage_every_second_request_has_one_entry() -> None:
-    """A service that refuses requests as a whole may have no room for more; and that one may be refused
-    for good.
-    """
-    driven = Driven(max_batch_size=2, max_in_flight_requests=20)
-    driven.add(*letters(24))
-    for number in range(12):
-        driven.fail(number)
-
-    assert driven.at(1.0).sent() == [["a"]]
-    driven.fail(12)
-    assert [len(each) for each in driven.at(2.0).sent()] == [2]
-    driven.fail(13)
-    assert [len(each) for each in driven.at(9.0).sent()] == [1]
-    driven.answer(14)
-    assert len(driven.sent()[0]) == 2
-
-
-def test_requests_that_fail_at_random_are_no_outage() -> None:
-    """As long as one in twelve is accepted, as many are in flight as ever."""
-    driven = Driven(max_batch_size=1, max_in_flight_requests=20)
-    driven.add(*letters(20))
-    for number in range(20):
-        driven.answer(number) if number % 11 == 10 else driven.fail(number)
-
-    assert len(driven.at(1.0).sent()) == 19
 
 
 class Told(NoRateLimitingStrategy):
@@ -456,20 +329,6 @@ def test_a_strategy_is_told_why_and_when() -> None:
     assert (result.accepted, result.failed_messages, result.throttled_messages) == (1, 4, 1)
     assert (result.started_at, result.seconds) == (2.0, 0.5)
     assert told.requests[0].started_at == 2.0
-
-
-def test_a_request_took_until_it_was_answered() -> None:
-    """Not until the writer looked, which may be later."""
-    told = Told()
-    scheduler: SinkScheduler[str] = SinkScheduler(
-        config(max_batch_size=1, max_in_flight_requests=2), told, name="fake", is_throttling=is_load
-    )
-    scheduler.add(letters(2), [1] * 2, 1.0)
-    scheduler.advance(2.0)
-    scheduler.complete(0, SubmitResult(), 9.0, answered_at=2.5)
-    scheduler.fail(1, OSError("reset"), fatal=False, now=9.0, answered_at=3.0)
-
-    assert [result.seconds for result in told.results] == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -554,33 +413,6 @@ def test_a_pause_that_is_asked_for_does_not_outlast_the_patience_of_the_task() -
     assert "closed until Monday" in driven.failure
 
 
-def test_rows_that_were_never_sent_do_not_hide_those_whose_patience_ends() -> None:
-    """The task fails after maxRetryDuration, also where the next entry to be sent is a new one."""
-    driven = Driven(max_batch_size=1, max_retry_duration=2.0)
-    driven.add("a", "b")
-    driven.fail(0, ServiceError("busy", code="429", retryable=True, throttling=True, retry_after=20.0))
-
-    assert driven.sent() == []
-    assert driven.scheduler.wake_at == 2.0
-    assert driven.at(1.9).sent() == []
-    assert driven.scheduler.failure is None
-    driven.at(2.0).sent()
-    assert "1 record is still not accepted after 2.0 s" in driven.failure
-
-
-def test_the_entry_that_was_refused_first_ends_the_patience() -> None:
-    """It need not be the first in line, nor the next that is due."""
-    driven = Driven(max_batch_size=1, max_in_flight_requests=2, max_retry_duration=60.0)
-    driven.add("a", "b", "c")
-    driven.at(10.0).fail(1)
-    driven.at(20.0).fail(0, ServiceError("busy", code="429", retryable=True, retry_after=1000.0))
-
-    assert driven.sent() == []
-    assert driven.scheduler.wake_at == 70.0
-    driven.at(70.0).sent()
-    assert "1 record is still not accepted after 60.0 s" in driven.failure
-
-
 def test_requests_refused_together_make_one_pause() -> None:
     """Requests that were in flight together count as one round."""
     driven = Driven(max_batch_size=1, max_in_flight_requests=3)
@@ -623,17 +455,6 @@ def test_a_late_success_changes_nothing() -> None:
     assert strategy.seen == [RequestInfo(1), ResultInfo(1, 1), RequestInfo(1), ResultInfo(0, 1)]
 
 
-def test_a_late_failure_changes_nothing() -> None:
-    """The error of a request that timed out is ignored, even if it is fatal."""
-    driven = Driven(max_batch_size=1, request_timeout=10.0)
-    driven.add("a")
-    driven.at(10.0).sent()
-    driven.fail(0, fatal=True)
-
-    assert driven.scheduler.failure is None
-    assert driven.at(11.0).sent() == [["a"]]
-
-
 @pytest.mark.parametrize("ends", [lambda driven: driven.answer(0), lambda driven: driven.fail(0)])
 def test_an_epoch_ends_after_the_requests_that_timed_out(ends: Callable[[Driven], None]) -> None:
     """Their entries were accepted in another request, but the service may still carry out the first one."""
@@ -668,17 +489,6 @@ def test_a_request_that_never_ends_is_fatal() -> None:
     )
 
 
-def test_requests_that_time_out_are_to_be_cancelled() -> None:
-    """Each of them once: the caller empties the list."""
-    driven = Driven(max_batch_size=1, max_in_flight_requests=2, request_timeout=10.0)
-    driven.add("a", "b")
-    driven.at(9.0).sent()
-    assert driven.scheduler.to_cancel == []
-    driven.at(10.0).sent()
-
-    assert [request.entries for request in driven.scheduler.to_cancel] == [["a"], ["b"]]
-
-
 def test_a_timeout_can_be_fatal() -> None:
     """failOnTimeout: the error names destination and time."""
     driven = Driven(max_batch_size=1, request_timeout=10.0, fail_on_timeout=True)
@@ -689,29 +499,6 @@ def test_a_timeout_can_be_fatal() -> None:
 
 
 # --- giving up ----------------------------------------------------------------------------------------
-
-
-def test_a_fatal_error_is_kept_as_it_is() -> None:
-    """The user sees the destination's own error; nothing more is sent."""
-    driven = Driven(max_batch_size=1)
-    driven.add("a", "b")
-    error = OSError("denied")
-    driven.fail(0, error, fatal=True)
-
-    assert driven.scheduler.failure is error
-    assert driven.at(100.0).sent(draining=True) == []
-    assert driven.scheduler.wake_at == float("inf")
-
-
-def test_the_first_failure_counts() -> None:
-    """Later failures follow from the first one."""
-    driven = Driven(max_batch_size=1, max_in_flight_requests=2)
-    driven.add("a", "b")
-    first = OSError("first")
-    driven.fail(1, first, fatal=True)
-    driven.fail(0, OSError("second"), fatal=True)
-
-    assert driven.scheduler.failure is first
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -745,16 +532,3 @@ def test_a_record_refused_for_too_long_fails_the_task() -> None:
     assert str(error) == (
         "fake: 2 records are still not accepted after 61.0 s (maxRetryDuration is 60 s): TooMuch (2)"
     )
-
-
-def test_each_record_has_its_own_retry_duration() -> None:
-    """Records that are accepted in between do not extend the time of one that is not."""
-    driven = Driven(max_batch_size=2, max_retry_duration=60.0)
-    driven.add("a", "b")
-    driven.answer(0, "a")
-    driven.at(30.0).add("c")
-    driven.answer(1, "a")
-    driven.at(50.0).sent(draining=True)
-    driven.at(61.0).answer(2, "a")
-
-    assert "1 record is still not accepted after 61.0 s" in driven.failure

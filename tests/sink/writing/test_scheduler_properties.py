@@ -43,10 +43,7 @@ class KilledError(Exception):
 
 # An entry is its number; sizes are drawn apart.
 class World:
-    """Drives a scheduler through virtual time, with a destination whose answers are drawn.
-
-    When the drawn answers are used up, everything is accepted at once.
-    """
+    """Drives a scheduler through virtual time, with a destination whose answers are drawn."""
 
     def __init__(
         self,
@@ -256,12 +253,7 @@ def run(world: World, sizes: list[int], gaps: list[float]) -> None:
 def test_every_record_is_acknowledged_before_the_flush_ends(
     setup: tuple[Any, Any], sizes: list[int], gaps: list[float], drawn: list[Fate]
 ) -> None:
-    """At least once, whatever is refused, fails or times out; exactly once if nothing timed out.
-
-    `World` checks that a request holds the head of the queue in order, within the limits in records and
-    bytes; that requests in flight, running threads and the buffer stay within their bounds; and that the
-    scheduler always knows when it has to be called again.
-    """
+    """At least once, whatever is refused, fails or times out; exactly once if nothing timed out."""
     settings_, strategy = setup
     world = World(settings_, strategy, drawn)
     run(world, sizes, gaps)
@@ -295,11 +287,7 @@ def test_every_record_is_acknowledged_before_the_flush_ends(
 def test_an_epoch_ends_when_every_record_is_acknowledged_or_rejected(
     setup: tuple[Any, Any], sizes: list[int], drawn: list[Fate], kills: list[int]
 ) -> None:
-    """Through refusals, rejections, failures, timeouts and kills, with the same strategy all the time.
-
-    An attempt that is killed commits nothing, and the next one writes all of the epoch again. In the attempt
-    that ends, every record is acknowledged or rejected in its own requests.
-    """
+    """Through refusals, rejections, failures, timeouts and kills, with the same strategy all the time."""
     settings_, strategy = setup
     remaining = iter(drawn)
     for steps in [*kills, None]:

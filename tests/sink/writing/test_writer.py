@@ -26,13 +26,10 @@ from sink_fakes import (
 
 from sluice.errors import InvalidRecordError, OptionError, SluiceError
 from sluice.sink import (
-    AIMDScalingStrategy,
     AsyncSinkWriter,
-    CongestionControlRateLimitingStrategy,
     DeadLetter,
     NoRateLimitingStrategy,
     RateLimitingStrategy,
-    RequestInfo,
     ResultInfo,
     SubmitResult,
 )
@@ -94,17 +91,6 @@ def test_80_records_are_80_written() -> None:
     assert writer.figures.records == 80
 
 
-def test_a_flush_of_nothing_is_no_request() -> None:
-    """Flink: flushing an empty buffer; no thread is started either."""
-    destination = FakeDestination()
-    with writing(destination) as writer:
-        writer.write(rows([]))
-        writer.flush()
-        assert background_flushers() == []
-
-    assert destination.requests == []
-
-
 def test_a_batch_that_waited_is_sent_without_a_new_row() -> None:
     """maxTimeInBuffer holds while the task waits for rows: the background flusher sends what is due."""
     clock = ManualClock()
@@ -115,23 +101,6 @@ def test_a_batch_that_waited_is_sent_without_a_new_row() -> None:
         writer.write(rows("b"))
         assert destination.requests == []
         clock.now += 1.0
-        eventually(lambda: destination.stored == ["a", "b"])
-
-
-def test_there_is_one_timer() -> None:
-    """Flink: only one timer, however many writes there are."""
-    destination = FakeDestination()
-    with writing(destination, clock=ManualClock()) as writer:
-        for _ in range(20):
-            writer.write(rows("a"))
-        assert len(background_flushers()) == 1
-
-
-def test_a_refused_record_is_retried_without_a_new_row() -> None:
-    """By the background flusher."""
-    destination = FakeDestination(lambda n, entries: SubmitResult(entries if n == 0 else []))
-    with writing(destination, max_batch_size=2) as writer:
-        writer.write(rows("ab"))
         eventually(lambda: destination.stored == ["a", "b"])
 
 
@@ -240,21 +209,6 @@ def test_requests_run_side_by_side() -> None:
         writer.flush()
 
     assert destination.most_running == 3
-
-
-def test_a_retry_storm_stays_within_the_bounds() -> None:
-    """Flink: a retry storm does not exceed the in-flight limit."""
-
-    def storm(number: int, _: Sequence[str]) -> Outcome:
-        return RefusedError() if number < 60 else SubmitResult()
-
-    destination = FakeDestination(storm)
-    with writing(destination, max_batch_size=2, max_in_flight_requests=4) as writer:
-        writer.write(rows(str(n) for n in range(50)))
-        writer.flush()
-
-    assert sorted(destination.stored, key=int) == [str(n) for n in range(50)]
-    assert destination.most_running <= 4
 
 
 def test_a_fatal_error_is_raised_by_the_next_write() -> None:
@@ -385,21 +339,6 @@ def test_closing_does_not_wait_for_a_request_that_hangs(monkeypatch: pytest.Monk
         writer.write(rows("c"))
 
 
-def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next call raises it, and does not wait for a lock that nobody gives back."""
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    writer = AsyncSinkWriter(FakeDestination(), config(max_batch_size=5), NoRateLimitingStrategy())
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        writer.write(rows("a"))
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        writer.flush()
-    writer.close()
-
-
 class Unforgetting(NoRateLimitingStrategy):
     def forget_in_flight(self) -> None:
         raise RuntimeError("cannot forget")
@@ -441,31 +380,6 @@ def test_everything_is_closed_whatever_fails(
     assert ("closing failed here as well" in caplog.text) == both
 
 
-def test_a_strategy_outlives_a_writer_that_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests that were given up do not count as in flight for good."""
-    monkeypatch.setattr("sluice.sink.writing.writer._LONGEST_CLOSE", 0.0)
-    gate = threading.Event()
-
-    def gated(_: int, __: Sequence[str]) -> Outcome:
-        gate.wait(PATIENCE)
-        return SubmitResult()
-
-    strategy = CongestionControlRateLimitingStrategy(
-        max_in_flight_requests=5,
-        initial_max_in_flight_messages=10,
-        scaling_strategy=AIMDScalingStrategy(rate_threshold=100),
-    )
-    destination = FakeDestination(gated)
-    writer = AsyncSinkWriter(destination, config(max_batch_size=10), strategy)
-    writer.write(rows("abcdefghij"))
-    assert strategy.should_block(RequestInfo(1))
-    writer.close()
-    gate.set()
-
-    assert not strategy.should_block(RequestInfo(10))
-    eventually(lambda: destination.running == 0)
-
-
 def test_a_record_that_is_too_large_is_named_by_size_and_limit() -> None:
     """oversizedRecords=fail: the error has size, limit and destination, and no data."""
     with (
@@ -478,29 +392,6 @@ def test_a_record_that_is_too_large_is_named_by_size_and_limit() -> None:
     assert "5 bytes (maxRecordSizeInBytes)" in str(caught.value)
     assert "FakeDestination" in str(caught.value)
     assert "much" not in str(caught.value)
-
-
-def test_a_record_of_exactly_the_limit_is_written() -> None:
-    """The limit is included."""
-    destination = FakeDestination()
-    with writing(destination, max_record_size_in_bytes=5) as writer:
-        writer.write(rows(["12345"]))
-        writer.flush()
-
-    assert destination.stored == ["12345"]
-
-
-def test_the_converter_is_told_the_schema() -> None:
-    """open() reaches the converter. It is not opened again by the first rows."""
-    destination = FakeDestination()
-    schema: Any = object()
-    with writing(destination) as writer:
-        writer.open(schema)
-        writer.write(rows("ab"))
-        writer.flush()
-
-    assert destination.converter.schema is schema
-    assert destination.converter.opened == 1
 
 
 @pytest.mark.parametrize("first", [rows("ab"), rows("")], ids=["rows", "no rows"])
@@ -534,16 +425,6 @@ def test_rows_that_the_converter_does_not_take_are_refused_by_the_first_write() 
             writer.flush()
 
 
-def test_a_batch_may_be_larger_than_the_buffer() -> None:
-    """One Arrow batch of any size passes through a buffer of any size."""
-    destination = FakeDestination()
-    with writing(destination, max_batch_size=3, max_buffered_requests=5, max_in_flight_requests=2) as writer:
-        writer.write(rows(str(n) for n in range(1000)))
-        writer.flush()
-
-    assert sorted(destination.stored, key=int) == [str(n) for n in range(1000)]
-
-
 @settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 30), max_size=6),
@@ -571,36 +452,6 @@ def test_threads_lose_nothing(batches: list[int], script: list[str], in_flight: 
         assert sorted(destination.stored) == sorted(expected)
 
     assert destination.most_running <= in_flight
-
-
-def test_send_time_ends_when_the_answer_comes() -> None:
-    """Not when the task's thread, which is busy with rows, gets to look at it."""
-    clock = ManualClock()
-
-    def two_seconds(number: int, _: Sequence[str]) -> Outcome:
-        clock.now += 2.0 if number == 0 else 0.0
-        return SubmitResult()
-
-    destination = FakeDestination(two_seconds)
-    convert = destination.converter.convert
-
-    def slowly(batch: Any) -> Iterator[str]:
-        for number, entry in enumerate(convert(batch)):
-            if number == 10:  # the first ten are on their way
-                eventually(lambda: len(writer._mailbox._messages) == 1)
-                clock.now += 48.0
-            yield entry
-
-    destination.converter.convert = slowly  # type: ignore[method-assign]
-    with writing(destination, clock=clock) as writer:
-        writer.write(rows(str(n) for n in range(15)))
-        writer.flush()
-
-    found = writer.figures.summary()
-    assert (found["requests"], found["send_time_max"]) == (2, 2.0)
-    # In flight as the owner of the state knew it: for as long as nothing else could be sent in its place.
-    assert (found["in_flight_peak"], found["in_flight_mean"]) == (1, 1.0)
-    assert (found["records_out"], found["buffered_peak"]) == (15, 10)
 
 
 @pytest.mark.parametrize("own", [{"parts": 2}, OSError("no figures")])
