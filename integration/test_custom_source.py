@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
+from value_source import ValueSource
 
 import sluice
 from integration.support.drivers import Driver, Line, Outcome, started_drivers
@@ -30,8 +30,7 @@ from integration.support.replay_driver import HALF, WRITTEN, DriverPlan
 from integration.support.servers import Server
 from integration.support.source_driver import FILE_ROWS, MODULES
 from integration.support.spark import SPARK_VERSION
-from sluice.options import TEXT, Option, OptionValues
-from sluice.source import Limits, LogSource, PositionLog, Split, SplitId, ValueRecord
+from sluice.source import Limits, PositionLog, Split, SplitId, StreamLog, ValueRecord
 from sluice.testing import QueryRunner, Subject, check_history
 
 DRIVER = "integration.support.source_driver"
@@ -224,47 +223,29 @@ class Numbers(PositionLog):
         self.file.rename(str(self.file).replace("open", "closed"))
 
 
-class NumbersSource(LogSource):
+class NumbersSource(ValueSource):
     """Opens one of `Numbers` for each task."""
 
     name = "four-numbers"
-    OPTIONS = (Option("directory", TEXT, None, "Where logs leave their files.", required=True),)
+    LOG = Numbers
     page_limit = 30
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-
-    @classmethod
-    def from_options(cls, values: OptionValues) -> NumbersSource:
-        return cls(values.require(cls.OPTIONS[0]))
-
-    def schema(self) -> str:
-        return "split string, number long"
-
-    def create_log(self, pause: Callable[[float], None]) -> Numbers:
-        del pause
-        return Numbers(Path(self.directory))
-
-    def open_task(self, pause: Callable[[float], None]) -> Numbers:
+    def open_task(self, pause: Callable[[float], None]) -> StreamLog:
         return self.create_log(pause)
-
-    def to_record_batch(self, split: SplitId, records: Sequence[ValueRecord]) -> pa.RecordBatch:
-        numbers = pa.array([each.value for each in records], pa.int64())
-        return pa.record_batch({"split": pa.array([split.shard] * len(records)), "number": numbers})
 
 
 def test_one_log_serves_a_task_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Of four splits in two tasks, a thread at a time. Each log is closed."""
-    code = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(code)  # type: ignore[no-untyped-call]
+    NumbersSource.store = tmp_path
+    for module in (sys.modules[__name__], sys.modules[ValueSource.__module__]):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     spark.dataSource.register(sluice.data_source(NumbersSource))
-    reader = spark.read.format("four-numbers").options(directory=str(tmp_path), splitsPerTask="2")
-    rows = reader.load().collect()
-    assert sorted((row.split, row.number) for row in rows) == [
-        (str(s), n) for s in range(4) for n in range(100)
-    ]
+    reader = spark.read.format("four-numbers").options(splitsPerTask="2")
+    rows = sorted((row.split, row.value) for row in reader.load().collect())
+    assert rows == [(str(split), number) for split in range(4) for number in range(100)]
     assert sorted(file.name.rpartition(" ")[2] for file in tmp_path.iterdir()) == ["closed"] * 3
-    cloudpickle.unregister_pickle_by_value(code)  # type: ignore[no-untyped-call]
+    for module in (sys.modules[__name__], sys.modules[ValueSource.__module__]):
+        cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.soak(seconds=100)

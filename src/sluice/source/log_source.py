@@ -7,7 +7,6 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
@@ -275,7 +274,7 @@ def _read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[Spli
     def connect(make: Callable[[], LogT], pause: Pause) -> LogT:
         return Retrier(sleep=pause).call(patient(patience), make)
 
-    def log_of_range(pause: Pause) -> AbstractContextManager[CheckedLog]:
+    def log_of_range(pause: Pause) -> contextlib.AbstractContextManager[CheckedLog]:
         if shared is not None:
             return contextlib.nullcontext(shared)
         own = connect(partial(source.create_counting_log, pause, task.figures), pause)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, ClassVar, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 from sluice.errors import SluiceError, SourceRuleError
 from sluice.source.logs.stream_log import IteratorStart, Page, StreamInfo, StreamLog
@@ -22,7 +22,6 @@ _LISTING_INTERVAL: Final = 1.0
 """Seconds between two listings of a task that looks whether its split is closed."""
 
 
-P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 
@@ -113,11 +112,11 @@ class CheckedLog(StreamLog):
             self._is_over = True
             self._log.close()
 
-    def _ask(self, method: Callable[P, ResultT], *args: P.args, **named: P.kwargs) -> ResultT:
+    def _ask(self, method: Callable[..., ResultT], *args: Any) -> ResultT:
         with self._turn:
             if self._is_over:  # a thread may not have noticed yet
                 raise SluiceError(f"source {self._source}: its log is closed")
-            return method(*args, **named)
+            return method(*args)
 
     def _look_whether_closed(self, split: SplitId) -> None:
         """In a task, which lists no splits, an empty page may be the end of a split that is planned to it."""
