@@ -8,12 +8,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 
 import pytest
 
 from sluice.channels.channel import Address, Channel, connect
-from sluice.errors import ServiceError
 from sluice.kinesis.agent import range_server
 from sluice.kinesis.agent.range_server import ListenAt, RangeServer
 from sluice.kinesis.shared.protocol import DONE, EVENT, JoinHub, ReadRange, encode
@@ -83,33 +81,6 @@ def test_an_agent_that_has_joined_keeps_no_task_waiting(monkeypatch: pytest.Monk
         task.send(encode(REQUEST))
         assert frames(task, 1) == [DONE]
         leave.set()
-
-
-def test_a_relay_opens_nothing() -> None:
-    """A program has got the port of an agent that has died. It passes all bytes on to one that lives, which
-    has the same secret: neither end takes the other for the one that it means.
-    """
-    with (
-        closing(RangeServer("127.0.0.1", SECRET, nothing)) as living,
-        socket.create_server(("127.0.0.1", 0)) as rogue,
-    ):
-        dead = replace(living.address, port=rogue.getsockname()[1], start=b"dead")
-
-        def relay() -> None:
-            for _ in range(3):  # a task tries that often
-                with (
-                    rogue.accept()[0] as task,
-                    socket.create_connection(("127.0.0.1", living.address.port)) as on,
-                ):
-                    on.sendall(task.recv(1024))
-                    task.sendall(on.recv(1024))
-
-        thread = threading.Thread(target=relay)
-        thread.start()
-        with pytest.raises((EOFError, OSError, ServiceError)):
-            connect(dead, timeout=PATIENT)
-        thread.join(PATIENT)
-        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(
