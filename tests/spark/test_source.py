@@ -285,7 +285,7 @@ def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
     """Spark tells tasks its address, and not the planning process."""
     seen: list[FanOutAssignment] = []
 
-    monkeypatch.setattr(cursors, "FanOutCursors", lambda _config, _fan_out, given, _: seen.append(given))
+    monkeypatch.setattr(cursors, "FanOutCursors", lambda _config, given, _: seen.append(given))
     monkeypatch.setattr(source_reader, "driver_host", lambda: "10.0.0.1")
     beside, on_worker = (
         Address("", 40_000, b"secret", b"start"),
