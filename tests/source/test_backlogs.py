@@ -105,11 +105,9 @@ def test_a_run_of_what_is_available_is_probed_once() -> None:
 
 
 def test_planning_waits_out_what_it_has_read() -> None:
-    """A plan reads a record of 10 MiB to know that there are some, waits for 5 s without asking again and
-    again, and finds one near the tip.
-    """
+    """A record of 10 MiB takes 5 s. A plan reads a few, without asking again and again in between."""
     backlog = Backlog(Laws(empty_pages=0), records=16, size=10 * MIB)
     began = backlog.log.monotonic()
     backlog._enumerator.advance(backlog.end)
-    assert backlog.log.monotonic() - began <= 6.0
+    assert backlog.log.monotonic() - began <= 20.0
     assert backlog.model.refusals[THROTTLED] <= 4  # one call with its retries

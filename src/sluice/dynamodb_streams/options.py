@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sluice.aws.calling.backoff_options import LISTING_PATIENCE, BackoffOptions
+from sluice.aws.calling.backoff_options import BackoffOptions
 from sluice.aws.calling.connection import (
     CONNECTION_OPTIONS,
     REGION,
@@ -19,7 +19,7 @@ from sluice.dynamodb_streams.streams import STREAM_ARN, TABLE_NAME, TableRef, ta
 from sluice.errors import OptionError
 from sluice.options import Option, OptionValues, choice, duration, integer
 from sluice.retry import Backoff
-from sluice.source.settings import MAX_DRIFT, MAX_TIME_SPAN, SPLIT_OPTIONS
+from sluice.source.settings import MAX_DRIFT, MAX_TIME_SPAN, READ_RETRY_DURATION, SPLIT_OPTIONS
 
 __all__ = [
     "ALL_OPTIONS",
@@ -117,8 +117,9 @@ def config_from_values(values: OptionValues) -> StreamsConfig:
     start = _read_start(values, tables)
     values.check()
     backoffs = {name: backoff.read(values) for name, backoff in _BACKOFFS.items()}
+    patience = values.require(READ_RETRY_DURATION)
     for listing in ("DescribeStream", "ListStreams"):
-        backoffs[listing] = _BACKOFFS[listing].read(values, throttle_patience=LISTING_PATIENCE)
+        backoffs[listing] = _BACKOFFS[listing].read(values, throttle_patience=patience)
     return StreamsConfig(
         connection=connection,
         tables=tables,

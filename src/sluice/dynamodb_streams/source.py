@@ -111,7 +111,8 @@ class DynamoDbStreamsSource(LogSource):
 
     def probe_settings(self) -> ProbeSettings:
         """Each read is billed, and a shard has a thousand changes a second at most: one page."""
-        return replace(super().probe_settings(), seconds_per_read=_SECONDS_PER_READ)
+        # Nothing but many empty pages says where the tip is, so each page of records has them behind it.
+        return replace(super().probe_settings(), seconds_per_read=_SECONDS_PER_READ, empty_pages_for=1.0)
 
     def create_coordinator(self) -> Coordinator:
         return _StreamsCoordinator(self.create_enumerator(), self._beside_driver())

@@ -180,18 +180,19 @@ class LogSource(Source):
         checked, common = CheckedLog(log, self.name), self.settings
         data_loss = DataLossPolicy(checked, common.fail_on_data_loss, checked.server_time, source=self.name)
         probe = Probe(checked, data_loss, self.probe_settings())
-        planner = Planner(
-            probe, checked.server_time, PlannerSettings(common.fail_on_data_loss, self.max_drift)
+        settings = PlannerSettings(
+            common.fail_on_data_loss, self.max_drift, patience=common.read_retry_duration
         )
+        planner = Planner(probe, checked.server_time, settings)
         by_number = partial(_initial_positions, self, probe, planner)
-        settings = EnumeratorSettings(
+        enumerated = EnumeratorSettings(
             list(self.streams or [self.name]),
             by_number if checked.has_numbers else self.initial_positions,
             common.discovery_interval,
             self.starting_text,
             max_family=common.splits_per_task,
         )
-        return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
+        return StreamEnumerator(enumerated, probe, planner, subscriptions=subscriptions)
 
     def offsets_to_json(self, offsets: Offsets) -> dict[str, Any]:
         return offsets.to_json()
@@ -240,14 +241,14 @@ def _initial_positions(
 
     positions = source.initial_positions(splits, now)
 
-    def find(_session: ProbeSession, state: SplitState) -> Position | None:
+    def find(session: ProbeSession, state: SplitState) -> Position | None:
         position = state.position
         if not isinstance(position, AtTime):
             return None
         start = IteratorStart("AT_TIMESTAMP", timestamp=position.instant)
         if position.instant >= now:
             start = IteratorStart("LATEST")
-        return replace(position, number=probe.log.number_of(state.split.id, start))
+        return replace(position, number=session.number_of(start))
 
     states = [probe.state(split, positions[split.id]) for split in splits if split.id in positions]
     return {**positions, **planner.pool.for_all(states, find)}

@@ -75,7 +75,7 @@ READ_RETRY_DURATION = Option(
     "readRetryDuration",
     duration(),
     900.0,
-    "How long a task repeats reads that fail for a reason that may pass.",
+    "How long calls that read or list are repeated if they fail for a reason that may pass.",
     shown_default="15m",
 )
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from sluice.options import Option, OptionValues, duration, integer, number
 from sluice.retry import Backoff
 
-__all__ = ["LISTING_PATIENCE", "BackoffOptions"]
-
-LISTING_PATIENCE: Final = 900.0
-"""For how long listings that the service refuses because of load are repeated (seconds), unless the user says
-how often."""
+__all__ = ["BackoffOptions"]
 
 
 @dataclass(frozen=True, slots=True)

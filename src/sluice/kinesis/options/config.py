@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sluice.aws.calling.backoff_options import LISTING_PATIENCE, BackoffOptions
+from sluice.aws.calling.backoff_options import BackoffOptions
 from sluice.aws.calling.connection import (
     CONNECTION_OPTIONS,
     REGION,
@@ -266,7 +266,7 @@ def _read_backoffs(values: OptionValues) -> Mapping[str, Backoff]:
     """How each operation is retried. While the service refuses listings because of load, a query that starts
     waits for minutes.
     """
-    listing = _BACKOFFS["ListShards"].read(values, throttle_patience=LISTING_PATIENCE)
+    listing = _BACKOFFS["ListShards"].read(values, throttle_patience=values.require(READ_RETRY_DURATION))
     return {name: backoff.read(values) for name, backoff in _BACKOFFS.items()} | {"ListShards": listing}
 
 

@@ -132,7 +132,7 @@ class LossChecks:
         now = self._data_loss.now()
         for state in readable:
             if state.start_has_expired(now):
-                self._data_loss.check_start(state.split.id, state.position, state.caught_up_at)
+                self._data_loss.check_start(state.split.id, state.position, None)
                 state.mark_start_reported(now)
         return _has_retention_changed(start, listing) or _are_hints_due(start, listing, states)
 

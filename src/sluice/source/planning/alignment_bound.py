@@ -145,13 +145,12 @@ def _last_known(state: SplitState) -> int:
 
 def _known_since(state: SplitState) -> int:
     """A time before which no record arrived after the position of a split that has not been read since."""
-    here = state.position
-    if isinstance(here, After):
-        known = (here.arrival, here.caught_up_at, state.caught_up_at)
-    elif isinstance(here, AtTime):
-        known = (here.instant, here.caught_up_at, state.caught_up_at)
-    elif isinstance(here, AtHorizon):
-        known = (None, here.caught_up_at, state.caught_up_at)
-    else:
-        known = (None, None, None)
-    return max((at for at in known if at is not None), default=0)
+    match state.position:
+        case After(arrival=arrival, caught_up_at=caught_up_at):
+            return max(arrival or 0, caught_up_at or 0)
+        case AtTime(instant=instant, caught_up_at=caught_up_at):
+            return max(instant, caught_up_at or 0)
+        case AtHorizon(caught_up_at=caught_up_at):
+            return caught_up_at or 0
+        case Closed():
+            return 0

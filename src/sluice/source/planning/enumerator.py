@@ -117,7 +117,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         self._subscriptions = subscriptions
         self._clock = probe.settings.clock
         self._splits = SplitTracker(probe, planner, settings.max_family)
-        self._subscription_tracker = SubscriptionTracker(subscriptions, self._clock)
+        self._subscription_tracker = SubscriptionTracker(subscriptions)
         self._lister = Lister(
             probe, settings.streams, settings.discovery_interval, map_splits=planner.pool.map
         )

@@ -16,7 +16,7 @@ from sluice.source.planning.aligner import Aligner
 from sluice.source.planning.alignment_bound import alignment_bound, without_orphans
 from sluice.source.probing.pool import ProbePool
 from sluice.source.probing.probe import Probe
-from sluice.source.probing.session import LARGEST_PAGE, SAMPLE, SAMPLE_BYTES, SMALL_PAGE, ProbeSession
+from sluice.source.probing.session import LARGEST_PAGE, SAMPLE, SMALL_PAGE, ProbeSession
 from sluice.source.settings import Limits
 from sluice.source.state.split_state import Reach, SplitState
 
@@ -42,14 +42,14 @@ class PlannerSettings:
         max_drift: how much later than the earliest record that stays unread a record of a batch may have
             arrived (microseconds). None: any time.
         threads: how many splits are probed side by side.
-        patience: how long the reads of one split may fail with retryable errors before the query fails
-            (seconds). Throttling is an answer, and never fails the query.
+        patience: how long the reads of one split may fail before the query fails (seconds): what
+            `readRetryDuration` says. Throttling is an answer, and never fails the query.
     """
 
     fail_on_missing: bool = True
     max_drift: int | None = None
     threads: int = 64
-    patience: float = 60.0
+    patience: float = 900.0
 
 
 class Planner:
@@ -121,9 +121,8 @@ class Planner:
         until = self._now()
 
         def find(session: ProbeSession, state: SplitState) -> End | None:
-            log, split = self._probe.log, state.split.id
-            tip = log.number_of(split, IteratorStart("LATEST"))
-            number = log.number_of(split, IteratorStart("AT_TIMESTAMP", timestamp=instant))
+            tip = session.number_of(IteratorStart("LATEST"))
+            number = session.number_of(IteratorStart("AT_TIMESTAMP", timestamp=instant))
             if tip is not None and number is not None and sequence_of(number) < sequence_of(tip):
                 return state.end_before_number(number)
             if number is not None or (instant >= until and tip is None):
@@ -194,7 +193,6 @@ class Planner:
     def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
         """Without limits a batch ends at the tip, or near it if the split is busy and the query goes on."""
         if state.split.is_closed and not isinstance(state.target, After):
-            state.keep_hint()
             starts_at_time = is_by_time(state.position) and not self._probe.log.seeks_by_time
             is_wanted = (state.wants_first_record or starts_at_time) and not state.has_ended
             if is_wanted and not state.is_pushed:
@@ -220,7 +218,7 @@ class Planner:
     def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
         if state.split.is_closed:
             return Closed()
-        session.read_page(SAMPLE, exact=True, most_bytes=SAMPLE_BYTES)
+        session.read_page(SAMPLE, exact=True)
         if state.cut_points and not state.is_exhausted:
             session.seek_to_tip(until, exact=True)
         return state.cut_at(len(state.cut_points))

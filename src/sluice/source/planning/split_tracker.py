@@ -100,7 +100,10 @@ class SplitTracker:
             ends: where it ends in the splits that advance.
             now: the service's time (microseconds).
         """
-        with_hints = {split: self.states[split].end_with_hints(end) for split, end in ends.items()}
+        with_hints = {
+            split: self.states[split].end_with_hints(end, begin.position(split))
+            for split, end in ends.items()
+        }
         positions = self.with_hints({**begin.positions, **with_hints})
         for split, position in list(positions.items()):
             if not isinstance(position, Closed):
@@ -159,4 +162,5 @@ class SplitTracker:
 
     def _new_state(self, split: Split, position: Position) -> SplitState:
         expiry = self._probe.data_loss.expiry.get(split.id.stream)
-        return self._probe.state(split, position, expiry=expiry)
+        known = self.states.get(split.id)
+        return self._probe.state(split, position, expiry=expiry, reads=None if known is None else known.reads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sluice.source.model.offsets import Position
 from sluice.source.model.splits import Split, SplitId
@@ -15,23 +15,16 @@ __all__ = ["SubscriptionTracker"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_STALL = 5.0
-"""How long a subscription behind the tip may bring nothing before its split is probed (seconds).
-
-Batches may have come far ahead of it by polling. It then pushes records that have been read."""
-
 
 class SubscriptionTracker:
     """Which splits are pushed, and how far their subscriptions have come.
 
     Args:
         subscriptions: None where there are none. Then the tracker does nothing.
-        clock: monotonic seconds.
     """
 
-    def __init__(self, subscriptions: Subscriptions | None, clock: Callable[[], float]) -> None:
+    def __init__(self, subscriptions: Subscriptions | None) -> None:
         self._subscriptions = subscriptions
-        self._clock = clock
         self._covered: set[SplitId] = set()
         self._has_planned = False
 
@@ -70,7 +63,7 @@ class SubscriptionTracker:
             if progress is not None and state.is_pushed and progress.version == state.caught_up_version:
                 continue  # Spark asks some 90 times a second, and most splits have nothing new
             state.leave_to_probes()
-            if progress is not None and self._is_stalled(state, progress):
+            if progress is not None and _is_behind(progress):
                 progress = None
             self._log_coverage(state.split.id, is_covered=progress is not None)
             # A run with a target must not end before it because events are on their way. Where an event
@@ -86,12 +79,6 @@ class SubscriptionTracker:
         if max_drift is not None:
             _leave_holding_back(states, max_drift)
 
-    def _is_stalled(self, state: SplitState, progress: SubscriptionProgress) -> bool:
-        if progress.cut_points or progress.is_at_tip or progress.has_ended:
-            state.mark_moving()
-            return False
-        return state.mark_stalled(self._clock()) >= _MAX_STALL
-
     def _log_coverage(self, split: SplitId, *, is_covered: bool) -> None:
         if is_covered and split not in self._covered:
             self._covered.add(split)
@@ -102,6 +89,14 @@ class SubscriptionTracker:
                 "%s: no subscription covers its position now; probes find the ends of batches",
                 split,
             )
+
+
+def _is_behind(progress: SubscriptionProgress) -> bool:
+    """Whether a subscription brings nothing though it is behind the tip.
+
+    Batches may have come far ahead of it by polling. It then pushes records that have been read.
+    """
+    return not (progress.cut_points or progress.is_at_tip or progress.has_ended)
 
 
 def _hides_end(split: Split, progress: SubscriptionProgress) -> bool:

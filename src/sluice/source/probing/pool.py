@@ -18,9 +18,6 @@ __all__ = ["ProbePool"]
 
 _log = logging.getLogger(__name__)
 
-_RETRY_PAUSE = 2
-"""Seconds until a split is read again after a read was throttled or failed."""
-
 ResultT = TypeVar("ResultT")
 Work = Callable[[ProbeSession, SplitState], ResultT | None]
 
@@ -39,14 +36,12 @@ class ProbePool:
     Args:
         probe: reads splits.
         threads: how many splits are probed side by side.
-        patience: how long the reads of one split may fail with retryable errors (seconds). Throttling is an
-            answer, and is always waited for.
-        awaits_missing: whether a split that the service says is not there is waited for as well.
+        patience: how long the reads of one split may fail with retryable errors (seconds).
+        awaits_missing: whether a split that the service says is not there is waited for without end.
     """
 
     def __init__(self, probe: Probe, threads: int, patience: float, *, awaits_missing: bool) -> None:
         self._probe = probe
-        self._clock = probe.settings.clock
         self._patience = patience
         self._awaits_missing = awaits_missing
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sluice-planner")
@@ -74,7 +69,7 @@ class ProbePool:
         Args:
             may_read: whether the work of a split may read it.
             known: the result for a split of which a read was throttled, from what is known of it.
-            may_be_last: as in `Limits`. Throttled reads are repeated.
+            may_be_last: as in `Limits`. Reads are repeated.
 
         Returns:
             By split, what `work` returned, unless that was None.
@@ -91,7 +86,7 @@ class ProbePool:
         Raises:
             DataLossError, ServiceError: as `for_each`; also if a split is missing.
         """
-        return self._side_by_side(states, partial(self._probe_split, work, None, False), _is_probed)
+        return self._side_by_side(states, partial(self._probe_split, work, None, True), _is_probed)
 
     def _side_by_side(
         self,
@@ -112,51 +107,19 @@ class ProbePool:
         self,
         work: Work[ResultT],
         known: Callable[[SplitState], ResultT | None] | None,
-        may_be_last: bool,
+        is_awaited: bool,
         state: SplitState,
     ) -> ResultT | None:
-        is_awaited = known is None or may_be_last or state.target is not None
-        session = ProbeSession(self._probe, state, is_awaited=is_awaited)
-        while True:
-            begun_at = self._clock()
-            try:
-                result = work(session, state)
-            except ServiceError as error:
-                session.end()
-                if error.missing and known is None:
-                    raise
-                is_left = known is not None and (state.target is None or error.missing)
-                self._tolerate(state, error, begun_at, is_left=is_left)
-                if known is not None and is_left:
-                    return known(state) if error.throttling else None
-                session.back_off()  # the run would end if the split stayed where it is
-                continue
+        is_awaited |= state.target is not None
+        session = ProbeSession(self._probe, state, self._patience, is_awaited=is_awaited)
+        try:
+            return work(session, state)
+        except ServiceError as error:
+            will_pass = session.will_pass(error) or (error.missing and self._awaits_missing)
+            if known is None or not will_pass:
+                raise
+            what = "the batch takes what is known of it" if error.throttling else "left out of this batch"
+            _log.warning("%s: %s: %s", state.split.id, what, error)
+            return known(state) if error.throttling else None
+        finally:
             session.end()
-            if session.has_read:
-                state.reads.mark_answered()
-            return result
-
-    def _tolerate(self, state: SplitState, error: ServiceError, begun_at: float, *, is_left: bool) -> None:
-        """Puts off the next read of a split; raises `error` if it will not pass, or has lasted too long.
-
-        Args:
-            begun_at: when the reads were begun that have failed (monotonic seconds).
-            is_left: the batch goes on without the split.
-        """
-        if not (error.retryable or error.throttling or error.missing):
-            raise error
-        now = self._clock()
-        next_read_at = now + _RETRY_PAUSE
-        if error.throttling:
-            state.reads.mark_throttled(now, next_read_at)
-        else:
-            failing_for = state.reads.mark_failed(
-                now, next_read_at, is_missing=error.missing, begun_at=begun_at
-            )
-            is_awaited = error.missing and self._awaits_missing
-            if failing_for > self._patience and not is_awaited:
-                raise error
-        what = "left out of this batch" if is_left else "the batch waits for it"
-        if is_left and error.throttling:
-            what = "the batch takes what is known of it"
-        _log.warning("%s: %s, next read in %d s: %s", state.split.id, what, _RETRY_PAUSE, error)

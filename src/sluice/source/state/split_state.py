@@ -18,7 +18,7 @@ from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Expiry
 from sluice.source.model.sequence import sequence_of
 from sluice.source.model.splits import Split
 from sluice.source.state.cut_points import CutPoint
-from sluice.source.state.read_health import ReadHealth
+from sluice.source.state.read_pace import ReadPace
 from sluice.source.state.subscriptions import SubscriptionProgress
 
 __all__ = ["Reach", "SplitState"]
@@ -54,30 +54,24 @@ class SplitState:
 
     `reach` says what follows the last cut point.
 
-    A hint is an instant at which no record followed `position`. The cursor notes it in `cursor.position` and
-    forgets it when it moves on, so `keep_hint` copies it to `caught_up_at` before.
-    `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
+    A hint is an instant at which no record followed a position, and is part of that position: of `position`,
+    and of `cursor.position`. `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
 
     Attributes:
         split: as it was listed last.
-        position: the end of the last batch.
+        position: the end of the last batch, with the last hint.
         cursor: reads on right after the last cut point.
         expiry: which records of the stream had expired when the state was made; None where that is not known.
+        reads: its pace, and whether the service answers.
         target: where a run ends that reads what is available; no cut point follows it.
         cut_points: where the next batch may end, in order, all after `position`.
         reach: what follows the last cut point.
         record_size: mean size of the records of the last page that held any (bytes); None before the first.
         density: records a microsecond of arrival time, in the last page that shows it; None before the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
-        caught_up_at: an instant (microseconds) at which no record followed `position`.
         tip_at: when the service last said that nothing follows the last cut point (microseconds).
         first_number: number of the first record after `position`, where a probe has seen it.
-        undecided_at: when a probe last gave up before it knew what follows the last cut point (monotonic
-            seconds); None where it knew.
-        reads: whether the service answers reads of the split, and when it may be read again.
         is_pushed: a subscription tells of new records, and the service is not read.
-        stalled_since: since when a subscription has brought nothing though it is behind the tip
-            (monotonic seconds).
         caught_up_version: the version of the `SubscriptionProgress` adopted last, if it said that no record
             follows `position`; else None.
     """
@@ -86,19 +80,16 @@ class SplitState:
     position: Position
     cursor: Cursor
     expiry: Expiry | None = None
+    reads: ReadPace = field(default_factory=ReadPace)
     target: After | Closed | None = None
     cut_points: Sequence[CutPoint] = ()
     reach: Reach = Reach.UNKNOWN
     record_size: float | None = None
     density: float | None = None
     millis_behind: int | None = None
-    caught_up_at: int | None = None
     tip_at: int | None = None
     first_number: str | None = None
-    undecided_at: float | None = None
-    reads: ReadHealth = field(default_factory=ReadHealth)
     is_pushed: bool = False
-    stalled_since: float | None = None
     caught_up_version: int | None = field(default=None, repr=False)
 
     # --- what is known --------------------------------------------------------------------------------
@@ -147,7 +138,7 @@ class SplitState:
         here = self.position
         if self.cut_points or not isinstance(here, AtTime | AtHorizon):
             return False
-        known = here.last_caught_up_at if self.caught_up_at is None else self.caught_up_at
+        known = here.last_caught_up_at
         return known is not None and self.expiry is not None and not self._holds(known, now)
 
     def is_due(self, now: float) -> bool:
@@ -157,10 +148,6 @@ class SplitState:
         ends because a split was not read.
         """
         return not self.is_pushed and (self.target is not None or self.reads.next_read_at <= now)
-
-    def has_lost_its_place(self, now: float, iterator_life: float) -> bool:
-        """Whether the last probe gave up among empty pages so long ago that its iterator has expired."""
-        return self.undecided_at is not None and now - self.undecided_at > iterator_life
 
     def count_before(self, instant: int | None) -> int:
         """How many cut points come before the first that arrived at or after `instant`."""
@@ -222,24 +209,22 @@ class SplitState:
         Returns:
             None where that is not known: nothing has been heard of the split yet, or not for 15 s.
         """
-        if self.millis_behind is None or self.reads.is_unanswered_for(_LAG_HOLDS, now):
+        since = self.reads.unanswered_since
+        if self.millis_behind is None or (since is not None and now - since >= _LAG_HOLDS):
             return None
         if not self.cut_points or count >= len(self.cut_points):
             return self.millis_behind
         arrival = self.cut_points[max(0, count - 1)].arrival
         return self.millis_behind + max(0, self.cut_points[-1].arrival - arrival) // 1000
 
-    def end_with_hints(self, end: After | Closed) -> After | Closed:
-        """`end`, with the last instant without records after the batch's start, if that is much newer."""
-        here = self.position
-        logged = here.last_caught_up_at if isinstance(here, AtTime | AtHorizon) else None
-        if isinstance(here, After):
-            logged = here.caught_up_at
-        if self.caught_up_at is None or logged is None:
+    def end_with_hints(self, end: After | Closed, logged: Position) -> After | Closed:
+        """`end`, with the last instant without records after the batch's start, if that is much newer than
+        the one that was `logged` with the start.
+        """
+        known, before_ = _hint(self.position), _hint(logged)
+        if known is None or before_ is None or known - before_ < _MIN_HINT_GAIN:
             return end
-        if self.caught_up_at - logged < _MIN_HINT_GAIN:
-            return end
-        return replace(end, start_caught_up_at=self.caught_up_at)
+        return replace(end, start_caught_up_at=known)
 
     def unchanged_with_hints(self, position: Position) -> Position:
         """The position of a split that does not advance, with the instant at which it was last caught up.
@@ -247,40 +232,22 @@ class SplitState:
         A newer hint alone makes no batch. After a restart it tells a split that got no records from one whose
         records have expired.
         """
-        here = self.cursor.position
-        if isinstance(here, After) and here == position == self.position and not self.cut_points:
-            return here
-        if position != self.position:
+        here = self.position
+        if position != here:
             return position
-        if isinstance(position, AtHorizon):
-            caught_up_at = position.caught_up_at if self.caught_up_at is None else self.caught_up_at
-            return replace(position, next=self.first_number or position.next, caught_up_at=caught_up_at)
-        if isinstance(position, AtTime) and self.caught_up_at is not None:
-            return replace(position, caught_up_at=self.caught_up_at)
-        return position
+        return replace(here, next=self.first_number or here.next) if isinstance(here, AtHorizon) else here
 
     # --- probes ---------------------------------------------------------------------------------------
 
-    def keep_hint(self) -> None:
-        """Caller: a probe, before it reads on; the planner, before a closed split is planned to its end.
-        Affects: `caught_up_at`.
-
-        Keeps the instant at which no record followed `position`: the cursor forgets it when it moves on.
-        """
-        here = self.cursor.position
-        if not self.cut_points and isinstance(here, After) and here == self.position:
-            self.caught_up_at = here.caught_up_at
-
     def record_page(self, page: Page, limit: int, asked_at: int) -> None:
         """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
-        `record_size`, `density`, `caught_up_at`, `tip_at`, `first_number`, `undecided_at`.
+        `record_size`, `density`, `position` (its hint), `tip_at`, `first_number`.
 
         Args:
             limit: how many records were asked for.
             asked_at: when the page was asked for (microseconds).
         """
         self.millis_behind = page.millis_behind
-        self.undecided_at = None
         self._set_reach(self._reach_of(page, limit))
         points = list(map(CutPoint.of, page.records))
         if points:
@@ -292,6 +259,7 @@ class SplitState:
         if self.reach is Reach.TIP:
             self.tip_at = asked_at
             self._confirm_caught_up(asked_at)
+        self._take_hint()
 
     def jump_to(self, page: Page, cursor: Cursor, limit: int, asked_at: int) -> None:
         """Caller: a probe that found records by time. Affects: `cut_points`, `reach`, `cursor`,
@@ -330,7 +298,7 @@ class SplitState:
         if self.has_gap:
             points = list(itertools.takewhile(lambda point: not point.is_after_gap, self.cut_points))
             self.cut_points, self.reach = points, Reach.UNKNOWN
-            self.cursor = self.cursor.at(self._behind_last(None if points else self.caught_up_at))
+            self.cursor = self.cursor.at(self._behind_last(None))
 
     def join_cut_points(self, count: int) -> None:
         """Caller: a probe that has found very many. Affects: `cut_points`.
@@ -348,21 +316,18 @@ class SplitState:
             for group in groups
         ]
 
-    def mark_undecided(self, now: float) -> None:
-        """Caller: a probe that gives up among empty pages for this trigger. Affects: `undecided_at`."""
-        self.undecided_at = now
-
     def mark_start_reported(self, now: int) -> None:
         """Caller: the enumerator, when it has reported that records after the position may have expired
-        unread (`now` in microseconds). Affects: `caught_up_at`.
+        unread (`now` in microseconds). Affects: `position` (its hint).
         """
-        self.caught_up_at = now
+        if not isinstance(self.position, Closed):
+            self.position = replace(self.position, caught_up_at=now)
 
     # --- subscriptions --------------------------------------------------------------------------------
 
     def adopt(self, progress: SubscriptionProgress) -> None:
-        """Caller: the subscription tracker. Affects: all but `split`, `position`, `target`, `expiry` and
-        `stalled_since`.
+        """Caller: the subscription tracker. Affects: all but `split`, `target` and `expiry`, and of
+        `position` its hint alone.
 
         Takes what a subscription has brought after `position` in place of what probes have found. If the
         subscription has brought nothing yet, cut points that probes found stay, and are planned first.
@@ -375,8 +340,6 @@ class SplitState:
         points = self.after_position(progress.cut_points)
         if not points and (self.cut_points or self.reach is Reach.TARGET):
             return
-        if points:
-            self.keep_hint()
         self._drop_cut_points()
         self._add(points)
         last = self.cut_points[-1].number if self.cut_points else None
@@ -389,27 +352,11 @@ class SplitState:
             # A probe may have come to the tip since the event was made.
             self.tip_at = caught_up_at if points else max(caught_up_at, self.tip_at or 0)
             self._confirm_caught_up(caught_up_at)
+        self._take_hint()
 
     def leave_to_probes(self) -> None:
         """Caller: the subscription tracker, when no subscription covers it. Affects: `is_pushed`."""
         self.is_pushed = False
-
-    def mark_stalled(self, now: float) -> float:
-        """Caller: the subscription tracker, when a subscription is behind the tip and brings nothing.
-        Affects: `stalled_since`.
-
-        Returns:
-            For how long that has been so (seconds).
-        """
-        if self.stalled_since is None:
-            self.stalled_since = now
-        return now - self.stalled_since
-
-    def mark_moving(self) -> None:
-        """Caller: the subscription tracker, when a subscription brings records, or is at the tip.
-        Affects: `stalled_since`.
-        """
-        self.stalled_since = None
 
     # --- batches --------------------------------------------------------------------------------------
 
@@ -436,7 +383,7 @@ class SplitState:
 
     def advance_to(self, position: Position) -> None:
         """Caller: the enumerator, when the last batch ended at `position`. Affects: `position`, `cut_points`,
-        `reach`, `cursor`, `caught_up_at`, `first_number`, `caught_up_version`.
+        `reach`, `cursor`, `first_number`, `caught_up_version`.
 
         Cut points behind a gap are dropped, unless the batch has taken the records in the gap.
         """
@@ -445,10 +392,10 @@ class SplitState:
             if self.cut_points and position == before(self.cut_points[0].number):
                 self.cut_points = [self.cut_points[0]._replace(is_after_gap=False), *self.cut_points[1:]]
             self.position = position
-            self.caught_up_at = None
             self.first_number = None
             self.caught_up_version = None
             self.drop_after_gap()
+            self._take_hint()
 
     def reset(self) -> None:
         """Caller: the subscription tracker, a probe, the planner. Probes begin again right after `position`.
@@ -457,7 +404,7 @@ class SplitState:
         self._drop_cut_points()
         self.is_pushed = False
         self.caught_up_version = None
-        self.cursor = self.cursor.at(self._behind_last(self.caught_up_at))
+        self.cursor = self.cursor.at(self._behind_last(None))
 
     # --- inside ---------------------------------------------------------------------------------------
 
@@ -511,10 +458,16 @@ class SplitState:
         No record's presence shows there that nothing has expired. If the stream still holds the instant of
         the last such confirmation, no record can have come and expired since then.
         """
-        if not self.cut_points and isinstance(self.position, AtTime | AtHorizon):
-            known = self.position.last_caught_up_at if self.caught_up_at is None else self.caught_up_at
+        here = self.position
+        if not self.cut_points and isinstance(here, AtTime | AtHorizon):
+            known = here.last_caught_up_at
             if known is None or (self._holds(known, now) and known < now):
-                self.caught_up_at = now
+                self.position = replace(here, caught_up_at=now)
+
+    def _take_hint(self) -> None:
+        """Takes what the cursor has noted of a position that names a record."""
+        if self.cursor.position == self.position and isinstance(self.position, After):
+            self.position = self.cursor.position
 
     def _holds(self, instant: int, now: int) -> bool:
         """Whether records that arrived at `instant` have not expired at `now`."""
@@ -527,12 +480,16 @@ class SplitState:
             last = self.cut_points[-1]
             return After(last.number, arrival=last.arrival, caught_up_at=caught_up_at)
         here = self.position
-        if not isinstance(here, After):
+        if not isinstance(here, After) or caught_up_at is None:
             return here
-        read = self.cursor.position
-        earlier = read.caught_up_at if isinstance(read, After) and read == here else None
-        known = [at for at in (here.caught_up_at, earlier, caught_up_at) if at is not None]
-        return replace(here, caught_up_at=max(known, default=None))
+        return replace(here, caught_up_at=max(here.caught_up_at or 0, caught_up_at))
+
+
+def _hint(position: Position) -> int | None:
+    """An instant (microseconds) at which no record followed a position."""
+    if isinstance(position, Closed):
+        return None
+    return position.caught_up_at if isinstance(position, After) else position.last_caught_up_at
 
 
 def _reach_of_subscription(progress: SubscriptionProgress) -> Reach:

@@ -1,0 +1,91 @@
+"""The planner's reads of one split: when the next one may follow, and since when they get no answer."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+from sluice.source.logs.page_cost import page_cost
+from sluice.source.logs.stream_log import Page
+
+__all__ = ["ReadPace"]
+
+_WINDOW: Final = 1.01
+"""Seconds: a little more than the one over which Kinesis counts calls."""
+_RETRY_PAUSE: Final = 2.0
+"""Seconds until a split is read again after a read was throttled or failed."""
+_ALLOWANCE: Final = 1.0
+"""Seconds by which pages of up to 2 MiB may run ahead of what Kinesis lets be read."""
+
+
+class ReadPace:
+    """Held by the `SplitState` of its split. Used by one thread at a time; all times are monotonic seconds.
+
+    Reads of a split are answered, throttled, or fail; a split that the service does not know is missing.
+
+    Attributes:
+        next_read_at: the planner reads the split again then, unless a run waits for it.
+        unanswered_since: when the first read after the last answer was throttled or failed; None: none was.
+        failing_since: the same for reads that failed and were not throttled.
+        is_missing: the service says that there is no such split.
+    """
+
+    def __init__(self) -> None:
+        self.next_read_at = -math.inf
+        self.unanswered_since: float | None = None
+        self.failing_since: float | None = None
+        self.is_missing = False
+        self._counted_at: deque[float] = deque()  # the calls of the last second
+        self._open_at = -math.inf  # when the bytes that were read do not make the service refuse a read
+
+    def wait(self, now: float, calls: int, *, for_bytes: bool) -> float:
+        """Seconds until the split may be read.
+
+        Args:
+            calls: how often in any second.
+            for_bytes: wait as well until what was read does not make the service refuse a read.
+        """
+        may_read_at = self._open_at if for_bytes else now
+        if calls <= len(self._counted_at):
+            may_read_at = max(may_read_at, self._counted_at[-calls] + _WINDOW)
+        return max(0.0, may_read_at - now)
+
+    def record_call(self, page: Page | None, now: float) -> None:
+        """A read was answered: with a page, or (None) with an error.
+
+        The service has counted it by now, however long it took to get there. A page of more than 2 MiB is
+        paid for in full before the next.
+        """
+        while self._counted_at and self._counted_at[0] + _WINDOW < now:
+            self._counted_at.popleft()
+        self._counted_at.append(now)
+        cost = 0.0 if page is None else page_cost(page)
+        self._open_at = now + cost if cost > 1.0 else max(self._open_at, now - _ALLOWANCE) + cost
+
+    def schedule(self, next_read_at: float) -> None:
+        """The planner reads the split again at `next_read_at`, and a while after a read without an answer."""
+        is_answered = self.unanswered_since is None
+        self.next_read_at = next_read_at if is_answered else max(self.next_read_at, next_read_at)
+
+    def mark_answered(self) -> None:
+        """A read has succeeded, or a subscription tells of the split."""
+        self.unanswered_since = self.failing_since = None
+        self.is_missing = False
+
+    def mark_unanswered(self, now: float, patience: float, *, throttled: bool, missing: bool = False) -> None:
+        """A read was throttled, which is no failure, or has failed and may succeed later.
+
+        Args:
+            patience: a failure this long after the one before begins anew: nothing was tried in between.
+        """
+        if self.unanswered_since is None:
+            self.unanswered_since = now
+        if not throttled and (self.failing_since is None or now - self.next_read_at > patience):
+            self.failing_since = now
+        self.is_missing = missing
+        self.next_read_at = now + _RETRY_PAUSE
+
+    def forget_missing(self) -> None:
+        """The splits are listed again."""
+        self.is_missing = False
