@@ -11,7 +11,7 @@ from sluice.source.logs.stream_log import Record
 from sluice.source.model.offsets import HORIZON, Closed, SplitRange
 from sluice.source.model.splits import SplitId
 from sluice.source.reading import fetcher
-from sluice.source.reading.fetcher import fetch_side_by_side
+from sluice.source.reading.fetcher import fetch_side_by_side, prefetch
 
 RANGES = [SplitRange(SplitId("s", f"shard-{index}"), HORIZON, Closed()) for index in range(5)]
 
@@ -145,4 +145,15 @@ def test_a_consumer_that_leaves_stops_all_fetchers() -> None:
     pages = fetch_side_by_side(RANGES, read)
     next(pages)
     pages.close()  # type: ignore[attr-defined]
+    join_fetchers()
+
+
+def test_what_is_no_range_is_read_ahead_as_well() -> None:
+    """The record batches of a task whose source is no log."""
+
+    def read(pause: Callable[[float], None]) -> Iterator[int]:
+        pause(0.0)
+        yield from range(100)
+
+    assert list(prefetch(read)) == list(range(100))
     join_fetchers()

@@ -372,6 +372,6 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Those of the task; none takes time."""
     found: list[float] = []
     monkeypatch.setattr(
-        "sluice.source.reading.prefetching._pause", lambda _stopping, seconds: found.append(seconds)
+        "sluice.source.reading.fetcher._Fetchers._pause", lambda _, seconds: found.append(seconds)
     )
     return found

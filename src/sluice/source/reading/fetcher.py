@@ -10,16 +10,18 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 from sluice.source.logs.stream_log import AnyRecord
-from sluice.source.model.offsets import SplitRange
+from sluice.source.model.offsets import HORIZON, Closed, SplitRange
 from sluice.source.model.splits import SplitId
 
-__all__ = ["Stopped", "fetch_side_by_side"]
+__all__ = ["Stopped", "fetch_side_by_side", "prefetch"]
 
 ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[AnyRecord]]]
 """Reads one range. Sleeps only through the function that it is given, which raises `Stopped` at the end."""
 
+_WHOLE_TASK: Final = SplitRange(SplitId("", ""), HORIZON, Closed())
 _PAGES_AHEAD = 2
 _NEXT_FETCHER_AFTER = 0.02
 """Seconds without a page after which another fetcher is started. One thread is faster than many where pages
@@ -155,3 +157,16 @@ def fetch_side_by_side(
             fetchers.consumed(fetched.split_range)
     finally:
         fetchers.stop()
+
+
+def prefetch(make: Callable[[Callable[[float], None]], Iterator[Any]]) -> Iterator[Any]:
+    """Yields items in their order, while the next one is being made in a thread of its own.
+
+    Args:
+        make: makes the items, and is given what pauses for a number of seconds, as in `ReadRange`.
+
+    Raises:
+        BaseException: what is raised while items are made.
+    """
+    for _, item in fetch_side_by_side([_WHOLE_TASK], lambda _, pause: make(pause)):
+        yield item
