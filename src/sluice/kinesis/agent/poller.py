@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from sluice.errors import DataLossError, ServiceError
@@ -28,6 +26,7 @@ from sluice.kinesis.log.client import KinesisLog, answer_size
 from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.shared.protocol import FAR_BEHIND, INTEGRITY_PROBLEM
 from sluice.kinesis.subscriptions.events import EventHead, decode_head
+from sluice.kinesis.subscriptions.subscriber import Timing
 from sluice.retry import Backoff
 from sluice.source.logs.cursor import Cursor
 from sluice.source.logs.data_loss import DataLossPolicy
@@ -149,21 +148,6 @@ class PollerSettings:
         """The settings that a source's options make."""
         polling = config.polling
         return cls(min(polling.records_limit, _PAGE_RECORDS), polling.interval, config.backoffs[_OPERATION])
-
-
-@dataclass(frozen=True)
-class Timing:
-    """A poller's clock and its waits; tests have their own.
-
-    Attributes:
-        clock: monotonic seconds.
-        sleep: waits (seconds); None for a wait that `Poller.close` ends.
-        jitter: gives a number in [0, 1).
-    """
-
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], object] | None = None
-    jitter: Callable[[], float] = field(default=random.random)
 
 
 _REAL_TIME: Final = Timing()
