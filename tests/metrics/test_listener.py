@@ -133,7 +133,7 @@ def test_letters_of_queries_that_are_not_ours_do_not_pile_up(
     assert seen[-1].sink is not None
     assert seen[-1].sink.records == 4
     assert seen[-1].streams[0].reads_refused == 0
-    assert len(caplog.records) == 1
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("event", [progress_event({}), SimpleNamespace(progress=None)])

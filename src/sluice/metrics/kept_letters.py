@@ -7,14 +7,11 @@ neither have those whose events Spark has dropped.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 __all__ = ["KeptLetters"]
-
-_log = logging.getLogger(__name__)
 
 _MOST: Final = 1_000
 """Letters that are kept, at most."""
@@ -41,26 +38,21 @@ class KeptLetters:
         self._letters: dict[object, _Kept] = {}  # the oldest first
         self._size = 0
         self._count = 0
-        self._has_warned = False
 
     def add(self, letter: Mapping[str, Any]) -> None:
         """A letter has come. If there is no room for it, the oldest are dropped."""
         query_id = str(letter.get("query_id") or "")
         self._count += 1
-        if not query_id:
-            return
-        key: object
-        if letter.get("kind") == "sink":
-            key = self._count
-        elif letter.get("kind") == "source":
-            key = (query_id, *letter.get("streams", ()))
-        else:
+        keys = {"sink": self._count, "source": (query_id, *letter.get("streams", ()))}
+        key = keys.get(str(letter.get("kind")))
+        if not query_id or key is None:
             return
         self._remove(key)
         self._letters[key] = kept = _Kept(letter, query_id, len(json.dumps(letter)))
         self._size += kept.size
-        if self._is_full:
-            self._make_room()
+        while len(self._letters) > _MOST or self._size > _MOST_BYTES:
+            strangers = (each for each, kept in self._letters.items() if not self._is_known(kept.query_id))
+            self._remove(next(strangers, next(iter(self._letters))))
 
     def take_epochs(self, query_id: str, batch_id: int) -> list[Mapping[str, Any]]:
         """The epochs that ended with this batch: when its event comes, the next may have ended as well."""
@@ -87,24 +79,6 @@ class KeptLetters:
         """Drops the letters of a query."""
         for key in [key for key, kept in self._letters.items() if kept.query_id == query_id]:
             self._remove(key)
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._letters) > _MOST or self._size > _MOST_BYTES
-
-    def _make_room(self) -> None:
-        """Drops a quarter of what is kept at once, so that not each letter needs a search."""
-        by_worth = sorted(self._letters, key=lambda key: self._is_known(self._letters[key].query_id))
-        for key in by_worth:
-            if len(self._letters) <= _MOST * 3 // 4 and self._size <= _MOST_BYTES * 3 // 4:
-                break
-            self._remove(key)
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "the oldest letters about sinks and sources are dropped, because no progress event has come "
-                "for them: queries of other applications of this user have none here; this is logged once"
-            )
 
     def _remove(self, key: object) -> Mapping[str, Any]:
         kept = self._letters.pop(key, None)
