@@ -170,8 +170,6 @@ class OptionValues:
         shown = option.shown(self._given.get(option.key, option.default))
         self.reject(option.key, f"is {shown}: {why}")
 
-    refuse = reject_value  # its first name, for destinations that use it
-
     def reject_each(self, options: Iterable[Option[Any]], why: str) -> None:
         """As `reject_value`, for those of `options` that the user gave."""
         for option in options:

@@ -17,7 +17,11 @@ from sluice.destinations.sqs import converter as sqs
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "destinations.md").read_text()
 SECTIONS = dict(re.findall(r"^## `(\w+)`[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
-COLUMNS = {"firehose": [firehose._DATA], "sqs": list(sqs._COLUMNS), "http": [http._BODY]}
+COLUMNS = {
+    "firehose": [firehose.FirehoseRowConverter.COLUMN],
+    "sqs": list(sqs._COLUMNS),
+    "http": [http.HttpRowConverter.COLUMN],
+}
 MADE = {
     "firehose": ({"deliveryStream": "x"}, "firehose:PutRecordBatch"),
     "dynamodb": ({"tableName": "xxx"}, "dynamodb:BatchWriteItem"),

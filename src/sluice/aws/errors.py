@@ -29,6 +29,7 @@ __all__ = [
     "DamagedCborError",
     "endpoint_of",
     "is_clock_refused",
+    "is_lasting_tls",
     "is_unanswered",
     "redact",
     "set_failed_operation",
@@ -165,6 +166,11 @@ def is_clock_refused(error: ServiceError) -> bool:
     return error.code in _CLOCK_CODES or _CLOCK_WORDS.search(error.sentence or str(error)) is not None
 
 
+def is_lasting_tls(text: str) -> bool:
+    """Whether a failure of TLS, by its message, will be the same at another attempt."""
+    return _LASTING_TLS.search(text) is not None
+
+
 def endpoint_of(error: Exception, called: str) -> str:
     """The endpoint at which a call of `called` failed. It is that of STS where a role was being assumed."""
     url = getattr(error, "kwargs", {}).get("endpoint_url") if isinstance(error, sdk.BotoCoreError) else None
@@ -247,7 +253,7 @@ def _in_role(error: Exception, operation: str, cause: str) -> str:
 
 def _is_transient(error: Exception) -> bool:
     if isinstance(error, sdk.SSLError | http.SSLError):
-        return _LASTING_TLS.search(str(error)) is None
+        return not is_lasting_tls(str(error))
     return isinstance(
         error,
         sdk.HTTPClientError  # closed connections, read timeouts, and other errors of the HTTP library

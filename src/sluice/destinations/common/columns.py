@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import InvalidRecordError, OptionError
-from sluice.sink import StructType
+from sluice.sink import ElementConverter, Origin, StructType
 from sluice.sink.rows.values import in_utc
 
 __all__ = [
     "ROWS_AT_A_TIME",
     "Column",
+    "OneColumnConverter",
     "binary_values",
     "check_columns",
     "column_of",
@@ -45,6 +46,42 @@ class Column(NamedTuple):
     def allowed(self) -> str:
         """The types, for messages."""
         return " or ".join(self.types)
+
+
+class OneColumnConverter(ElementConverter[bytes]):
+    """Makes entries, which are plain bytes, from one column. Other columns are not written.
+
+    Attributes:
+        DESTINATION: its name, for messages.
+        COLUMN: the column.
+    """
+
+    DESTINATION: ClassVar[str]
+    COLUMN: ClassVar[Column]
+
+    def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
+        """Checks the columns.
+
+        Raises:
+            OptionError: the column is missing or has the wrong type.
+        """
+        check_columns(self.DESTINATION, [self.COLUMN], schema)
+
+    def convert(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        """The entries of a batch, made lazily.
+
+        Raises:
+            InvalidRecordError: a row is null, or cannot be an entry.
+            OptionError: the batch has no such column.
+        """
+        data = required_column(self.DESTINATION, self.COLUMN, batch)
+        for start in range(0, len(data), ROWS_AT_A_TIME):
+            rows = data.slice(start, ROWS_AT_A_TIME)
+            yield from self.entries(binary_values(self.DESTINATION, self.COLUMN, rows, start), start)
+
+    def entries(self, values: Sequence[bytes], first: int) -> Iterator[bytes]:  # noqa: ARG002
+        """The entries of some rows; `first` is the number of the first one in its batch."""
+        return iter(values)
 
 
 def check_columns(destination: str, columns: Sequence[Column], schema: StructType) -> list[str]:

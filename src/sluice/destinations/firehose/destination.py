@@ -6,32 +6,22 @@ Limits: https://docs.aws.amazon.com/firehose/latest/APIReference/API_PutRecordBa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
-
-import pyarrow as pa
 
 from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.aws.wire.responses import outcomes_of
 from sluice.destinations.common.batch_call import BatchCall, Refusal
-from sluice.destinations.common.columns import (
-    ROWS_AT_A_TIME,
-    Column,
-    binary_values,
-    check_columns,
-    required_column,
-)
+from sluice.destinations.common.columns import Column, OneColumnConverter
 from sluice.destinations.common.entries import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.options import Option, OptionValues, matching
-from sluice.sink import ElementConverter, Origin, SinkLimits, StructType
+from sluice.sink import SinkLimits
 
 __all__ = ["FirehoseDestination", "FirehoseRowConverter"]
 
-_NAME: Final = "firehose"
-_DATA: Final = Column("data", ("binary", "string"), required=True)
 _PLACEHOLDER: Final = ({"Data": b""},)
 
 DELIVERY_STREAM = Option(
@@ -43,30 +33,13 @@ DELIVERY_STREAM = Option(
 )
 
 
-class FirehoseRowConverter(ElementConverter[bytes]):
-    """Makes records, which are plain bytes, from column ``data``. Other columns are not written."""
+class FirehoseRowConverter(OneColumnConverter):
+    """Makes records, which are plain bytes, from column ``data``."""
 
-    data_column = _DATA.name
-    known_columns = (_DATA.name,)
-
-    def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
-        """Checks the columns.
-
-        Raises:
-            OptionError: column ``data`` is missing or has the wrong type.
-        """
-        check_columns(_NAME, [_DATA], schema)
-
-    def convert(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """The records of a batch, made lazily.
-
-        Raises:
-            InvalidRecordError: ``data`` is null in a row.
-            OptionError: the batch has no column ``data``.
-        """
-        data = required_column(_NAME, _DATA, batch)
-        for start in range(0, len(data), ROWS_AT_A_TIME):
-            yield from binary_values(_NAME, _DATA, data.slice(start, ROWS_AT_A_TIME), start)
+    DESTINATION = "firehose"
+    COLUMN = Column("data", ("binary", "string"), required=True)
+    data_column = COLUMN.name
+    known_columns = (COLUMN.name,)
 
 
 class FirehoseDestination(AwsDestination[bytes]):

@@ -16,7 +16,6 @@ import urllib3.exceptions as http
 from sluice.aws.errors import redact
 from sluice.destinations.common.counters import Counters
 from sluice.destinations.common.first_contact import FirstContact
-from sluice.destinations.http.retry_after import retry_after
 from sluice.destinations.http.secret_filter import SecretFilter
 from sluice.destinations.http.statuses import Verdict
 from sluice.destinations.http.transport import (
@@ -117,7 +116,7 @@ class HttpCall:
             where = f"it leads to '{location}'" if location else "it does not say where it leads"
             hint = f"redirects are not followed; {where}: check option 'url'"
         retryable = verdict in ("throttled", "retried")
-        pause = retry_after(answer.headers) if retryable else None
+        pause = answer.retry_after if retryable else None
         if pause is not None:
             hint = f"it asks to wait for {pause:g} s"
         text = self.redacted(answer.body)

@@ -19,7 +19,6 @@ from sluice.destinations.http import options as http_options
 from sluice.destinations.http.call import HttpCall
 from sluice.destinations.http.converter import HttpRowConverter
 from sluice.destinations.http.results import UNNAMED, ResultPaths, RowResult
-from sluice.destinations.http.retry_after import retry_after
 from sluice.destinations.http.statuses import StatusRules
 from sluice.destinations.http.transport import Answer, HttpTransport
 from sluice.errors import ServiceError
@@ -286,7 +285,7 @@ class HttpDestination(Destination[bytes]):
                 status = "" if result.status is None else f": status {result.status}"
                 reason = f"{self.name}{status}: {self._call.redacted(result.message)}"
                 rejected.append(Rejection(entries[row], reason.removesuffix(": ")))
-        pause = retry_after(answer.headers) if failed else None
+        pause = answer.retry_after if failed else None
         return SubmitResult(failed=failed, codes=codes, rejected=rejected, retry_after=pause)
 
     def _code_of(self, result: RowResult) -> str:

@@ -17,9 +17,11 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 import urllib3.exceptions as http
 
+from sluice.aws.errors import is_lasting_tls
 from sluice.aws.wire.exchanges import Exchange, proxy_manager
 from sluice.destinations.http.sending import POOLS
 from sluice.errors import OptionError
+from sluice.instants import http_date
 
 __all__ = [
     "Answer",
@@ -37,10 +39,7 @@ __all__ = [
 _MAX_ANSWER: Final = 16 * 1024 * 1024  # bytes
 _MAX_POOLS: Final = 8
 
-# TLS failures that another attempt will not change: a certificate, or a port that does not speak TLS.
-_LASTING_TLS: Final = re.compile(
-    r"CERTIFICATE|WRONG_VERSION|UNKNOWN_CA|UNSUPPORTED|HANDSHAKE_FAILURE|hostname", re.IGNORECASE
-)
+_SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
 class Answer(NamedTuple):
@@ -56,6 +55,18 @@ class Answer(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
     has_end: bool = True
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds that it asks to wait; None if it does not, or not in a form that is allowed.
+
+        A date is compared with the answer's own: the clocks of two hosts differ. Without one it is not used.
+        """
+        text = self.headers.get("retry-after", "").strip()
+        if _SECONDS.fullmatch(text):
+            return float(text)
+        until, now = http_date(text), http_date(self.headers.get("date", ""))
+        return None if until is None or now is None else max(0.0, (until - now).total_seconds())
 
 
 class TooLargeAnswerError(Exception):
@@ -225,8 +236,8 @@ def is_lasting(error: Exception) -> bool:
         return True
     text = f"{error} {getattr(error, 'original_error', '')}"
     if isinstance(error, http.ProxyError):
-        return "407" in text or _LASTING_TLS.search(text) is not None
-    return isinstance(error, http.SSLError) and _LASTING_TLS.search(text) is not None
+        return "407" in text or is_lasting_tls(text)
+    return isinstance(error, http.SSLError) and is_lasting_tls(text)
 
 
 def is_unanswered(error: Exception) -> bool:
