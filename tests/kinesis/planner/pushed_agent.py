@@ -19,7 +19,6 @@ from polled_agent import PolledAgent, WaitingError, without_waits
 from sluice.aws.wire.watchdog import Watchdog
 from sluice.errors import ServiceError
 from sluice.kinesis.agent.poller import Poller
-from sluice.kinesis.agent.poller import Timing as PollerTiming
 from sluice.kinesis.agent.shard_buffer import ShardBuffer
 from sluice.kinesis.agent.subscription_manager import EventSource
 from sluice.kinesis.subscriptions.subscriber import Subscriber, SubscriberSettings, Timing
@@ -120,7 +119,7 @@ class SideBySideAgent(PolledAgent):
             thread.catch_up()
             return thread.at
 
-        timing = PollerTiming(clock, thread.sleep, lambda: 0.5)
+        timing = Timing(clock, thread.sleep, lambda: 0.5)
         return Poller(self._log, split, start, without_waits(buffer), self._settings, timing=timing)
 
 
