@@ -16,7 +16,7 @@ from sluice.source.settings import Limits
 ALL_LAWS = [
     LAWS,
     replace(LAWS, page_records=3),
-    replace(LAWS, listing_gaps=0.2),
+    replace(LAWS, listing_gaps=0.2, listing_holes=True),
     replace(LAWS, tip_before_records=0.3),
     replace(LAWS, empty_pages=0, late_tip=0.0),
 ]

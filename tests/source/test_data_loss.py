@@ -13,6 +13,8 @@ from sluice.kinesis.options.starting_positions import TRIM_HORIZON, initial_posi
 from sluice.source.logs.stream_log import Record
 from sluice.source.model.offsets import Offsets
 from sluice.source.model.splits import Split, SplitId
+from sluice.source.planning.enumerator import InitialPositions
+from sluice.source.settings import Limits
 
 
 def stopped_query(*, fail: bool) -> tuple[MemoryLog, Query, list[Record]]:
@@ -219,23 +221,6 @@ def test_the_oldest_record_is_checked_when_the_first_batch_is_read_again() -> No
 # --- no loss ------------------------------------------------------------------------------------------
 
 
-def test_the_first_record_after_idle_hours_is_no_loss() -> None:
-    """The iterator has expired, and so has the last record that was read."""
-    log = new_log(2)
-    query = Query(log)
-    records = put_many(log, 20)
-    query.run_to_end()
-    for _ in range(60):
-        log.pass_time(1800)
-        query.run_batch()
-    for shard in log.shards:
-        log.trim(shard, 1000)
-    log.pass_time(10)
-    records += put_many(log, 4)
-    query.run_to_end()
-    check_exactly_once(query, records)
-
-
 def test_a_run_that_ends_logs_which_splits_were_caught_up() -> None:
     """The next run knows by that that nothing was lost when their last record has expired."""
     log = new_log(2)
@@ -257,42 +242,29 @@ def test_a_run_that_ends_logs_which_splits_were_caught_up() -> None:
     check_exactly_once(query, records)
 
 
-def test_a_start_at_the_latest_may_expire_while_the_query_runs() -> None:
-    """A split that has had no record since then has lost none."""
-    log = new_log(2)
-    idle, busy = log.shards
-    query = Query(log, initial=at_latest)
+@pytest.mark.parametrize("initial", [at_latest, initial_positions(TRIM_HORIZON)])
+def test_an_idle_query_may_be_restarted_at_any_time(initial: InitialPositions) -> None:
+    """It logs from time to time that it was caught up, also when nothing comes for days, and the last record
+    and the start expire.
+    """
+    log = new_log(3)
+    query = Query(log, initial=initial)
     query.run_batch()
-    records: list[Record] = []
-    for _ in range(3):
-        log.pass_time(13 * 3600)
-        query.run_to_end(empty_triggers=3)
-        records += put_to(log, busy, 5)
-        query.run_to_end(empty_triggers=3)
-    query.restart()
-    records += put_to(log, idle, 5)
-    query.run_to_end()
-    check_exactly_once(query, records)
-
-
-def test_an_idle_query_may_be_restarted_at_any_time() -> None:
-    """It logs from time to time that it was caught up, also when nothing comes for days."""
-    log = new_log(2)
-    query = Query(log, initial=initial_positions(TRIM_HORIZON))
-    _, busy = log.shards
-    records = put_to(log, busy, 1)
+    empty, idle, parent = log.shards
+    records = put_to(log, idle, 1) + put_to(log, parent, 1)
     query.run_to_end()
     for _ in range(96):
         log.pass_time(3600)
         query.run_batch()
-    log.trim(busy, 1)
-    assert 10 < len(query.batches) < 30
+    log.trim(idle, 1)
+    assert 10 < len(query.batches) < 40
     query.restart()
-    log.split(busy)
+    log.split(parent)
     log.pass_time(60)
     records += put_many(log, 9)
     query.run_to_end()
     check_exactly_once(query, records)
+    assert query.by_split()[empty]
 
 
 def test_a_drained_parent_may_expire() -> None:
@@ -443,6 +415,23 @@ def test_a_stream_that_is_created_again_when_its_batch_is_dealt_out(*, fail: boo
     else:
         read_range(reader, closed)
     assert log.calls["GetRecords"] < 100
+
+
+def test_what_was_planned_of_a_stream_ends_no_batch_of_one_that_was_created_again() -> None:
+    """Its first shard, of which nothing was read, was closed; the new one is open."""
+    log = new_log()
+    query = Query(log, fail=False)
+    query.log_start()
+    put_many(log, 30)
+    log.split(S0)
+    log.pass_time(20)
+    query.plan(Limits(records=100))
+    log.delete("s")
+    log.pass_time(20)
+    log.create("s")
+    records = put_many(log, 5)
+    query.run_to_end()
+    assert query.rows_since(0) == records
 
 
 def test_records_of_a_new_stream_that_were_taken_for_the_old_ones_are_read_again() -> None:

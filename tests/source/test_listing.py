@@ -266,21 +266,28 @@ def test_a_split_that_exists_is_read_though_it_is_not_listed() -> None:
     assert log.slept == slept
 
 
+@pytest.mark.parametrize("is_new", [False, True])
 @pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize(("listings", "failures"), [(1, 50), (60, 0)])
 def test_a_split_that_exists_is_waited_for_after_a_restart(
-    caplog: pytest.LogCaptureFixture, listings: int, failures: int, *, fail: bool
+    caplog: pytest.LogCaptureFixture, listings: int, failures: int, *, fail: bool, is_new: bool
 ) -> None:
-    """However long listings lack it, or fail. It is no loss, and is read before its children."""
+    """However long listings lack it, or fail. It is no loss, and is read before its children, also if it has
+    opened while the query was stopped.
+    """
     log, query = forgetful_query(1, fail=fail)
     put_many(log, 10)
-    log.split(S0)
+    left, _ = log.split(S0)
     put_many(log, 10)
+    if is_new:
+        log.split(left)
+        put_many(log, 10)
+        log.forgotten = left
     query.restart()
     log.listings, log.failures = listings, failures
     slept = log.slept
     query.run_to_end()
-    assert len(query.numbers()) == 30
+    assert len(query.numbers()) == 30 + 10 * is_new
     check_order(query)
     waited = log.slept - slept
     assert waited > 60

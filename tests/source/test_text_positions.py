@@ -15,7 +15,7 @@ from value_source import ValueSource
 
 from sluice.source import IteratorStart, Page, Split, SplitId, StreamLog, ValueRecord
 from sluice.source.model.offsets import HORIZON, After, before
-from sluice.source.model.sequence import LONGEST_TEXT, sequence_of
+from sluice.source.model.positions import LONGEST_TEXT, sequence_of
 from sluice.source.settings import Limits
 from sluice.testing import Subject, check_history
 

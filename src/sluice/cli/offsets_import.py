@@ -19,7 +19,7 @@ from sluice.cli.service import STREAM_FORM, LiveStream, OtherStreamError, parse_
 from sluice.cli.storage import open_storage
 from sluice.instants import MICROS_PER_SECOND, iso_instant
 from sluice.kinesis.options.streams import StreamRef
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import Split
 
 HELP = "make a startingPosition of where the KCL, awslabs' connector or Databricks' source has come to"

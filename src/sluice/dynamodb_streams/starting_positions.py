@@ -14,7 +14,7 @@ from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND
 from sluice.options import Kind, Option
 from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Position, before
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import Split, SplitId
 
 if TYPE_CHECKING:

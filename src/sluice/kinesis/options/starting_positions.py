@@ -15,7 +15,7 @@ from sluice.instants import MICROS_PER_SECOND, TIME_FORM, iso_instant, parse_tim
 from sluice.options import Kind, Option
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Position, before
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import Split, SplitId
 
 if TYPE_CHECKING:  # tasks and ``load()`` parse options, and plan nothing

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 from sluice.errors import SluiceError, SourceRuleError
 from sluice.source.logs.stream_log import IteratorStart, Page, StreamInfo, StreamLog
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import Split, SplitId
 
 __all__ = ["CheckedLog"]

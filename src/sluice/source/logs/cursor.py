@@ -14,7 +14,7 @@ from sluice.errors import ServiceError
 from sluice.source.logs.data_loss import DataLossPolicy
 from sluice.source.logs.stream_log import AnyRecord, IteratorStart, Page, StreamLog
 from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Position, expected_record
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import SplitId
 
 __all__ = ["Cursor", "iterator_start"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from sluice.errors import ServiceError, SourceRuleError
 from sluice.source.logs.stream_log import IteratorStart, Page, StreamLog
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import SplitId
 
 __all__ = ["PositionLog"]

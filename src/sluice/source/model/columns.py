@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sluice.source.model.sequence import checked_number
+from sluice.source.model.positions import checked_number
 
 __all__ = [
     "COMPACT_FROM",

@@ -38,9 +38,9 @@ Beside ``streams`` there are:
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sluice.errors import SluiceError
 from sluice.source.model.columns import COMPACT_FROM
@@ -190,7 +190,7 @@ class Offsets:
         """
         if version is None:
             version = 1 if len(self.positions) < COMPACT_FROM else 2
-        write = _FORMS[version].write
+        write, _ = _FORMS[version]
         streams: dict[str, dict[str, Any]] = {name: {} for name in sorted(self.streams)}
         streams |= write(self.positions)
         created = {name: at // 1000 for name, at in sorted(self.created.items())}
@@ -213,15 +213,15 @@ class Offsets:
             SluiceError: `value` is something else, or of a version that this release does not read.
         """
         try:
-            form = _FORMS.get(value["version"])
-            if form is None:
+            if value["version"] not in _FORMS:
                 raise SluiceError(
                     f"the checkpoint's offsets have version {value['version']!r}; this release reads "
                     f"{' and '.join(map(str, _FORMS))}: use the release that wrote them, or a new checkpoint"
                 )
+            _, read = _FORMS[value["version"]]
             streams: Mapping[str, Any] = value["streams"]
-            positions = form.read(streams)
-            start = form.read(value["start"]) if "start" in value else None
+            positions = read(streams)
+            start = read(value["start"]) if "start" in value else None
             created = {name: int(at) * 1000 for name, at in value.get("created", {}).items()}
             consumers = {name: str(arn) for name, arn in value.get("consumers", {}).items()}
             expiry = {name: Expiry.from_json(item) for name, item in value.get("expiry", {}).items()}
@@ -242,16 +242,10 @@ class Offsets:
         return replace(self, positions=positions, start=None)
 
 
-class _Form(NamedTuple):
-    """How a version of the offsets writes and reads positions."""
-
-    write: Callable[[Mapping[SplitId, Position]], dict[str, dict[str, Any]]]
-    read: Callable[[Mapping[str, Any]], dict[SplitId, Position]]
-
-
 _FORMS: Final = {
-    1: _Form(positions_to_json, positions_from_json),
-    2: _Form(columns_to_json, columns_from_json),
+    1: (positions_to_json, positions_from_json),
+    2: (columns_to_json, columns_from_json),
 }
+"""By version, what writes and reads positions."""
 VERSIONS: Final = tuple(_FORMS)
 """The versions of the offsets that are read and written."""

@@ -30,8 +30,7 @@ from typing import Any, Final
 
 from sluice.instants import iso_instant, parse_instant
 from sluice.source.model.columns import INTEGER, MILLIS, NAMES_KEPT, NUMBER, Column, read_names, write_names
-from sluice.source.model.positions import After, AtHorizon, AtTime, Closed, Position
-from sluice.source.model.sequence import checked_number
+from sluice.source.model.positions import After, AtHorizon, AtTime, Closed, Position, checked_number
 from sluice.source.model.splits import SplitId
 
 __all__ = ["columns_from_json", "columns_to_json", "positions_from_json", "positions_to_json"]

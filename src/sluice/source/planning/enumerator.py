@@ -211,7 +211,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         """Where a batch begins: `start`, without what was lost, and with splits that were added or found."""
         kept = self._loss.without_lost(start, listing)
         if kept is not start:
-            self._splits.forget(recreated(start, listing))
+            self._splits.forget()
         return self._with_added(kept, listing).with_splits(listing.splits)
 
     def _plan(

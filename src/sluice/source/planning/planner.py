@@ -9,7 +9,7 @@ from functools import partial
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.offsets import After, Closed, is_by_time
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import SplitId
 from sluice.source.planning.admission import admission_end, admit, is_sampled
 from sluice.source.planning.aligner import Aligner

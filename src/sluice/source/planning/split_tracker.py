@@ -50,9 +50,9 @@ class SplitTracker:
         """Whether the run ends at the tips that were found when it began."""
         return self._targets is not None
 
-    def forget(self, streams: Collection[str]) -> None:
-        """Drops what is known of splits: their streams were created again."""
-        self.states = {split: state for split, state in self.states.items() if split.stream not in streams}
+    def forget(self) -> None:
+        """Drops what is known of splits: it may be of streams that were created again."""
+        self.states, self._begin = {}, None
 
     def move_to(
         self, begin: Offsets, listing: Listing, limits: Limits

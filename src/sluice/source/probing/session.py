@@ -17,7 +17,7 @@ from sluice.instants import MICROS_PER_SECOND
 from sluice.source.logs.cursor import Cursor
 from sluice.source.logs.stream_log import IteratorStart, Page, size_in_bytes
 from sluice.source.model.offsets import AtTime
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 from sluice.source.probing.probe import Probe
 from sluice.source.state.split_state import SplitState
 

@@ -17,7 +17,7 @@ from sluice.source.logs.cursor import Cursor
 from sluice.source.logs.data_loss import DataLossPolicy
 from sluice.source.logs.stream_log import Page, StreamLog, is_gone
 from sluice.source.model.offsets import After, Position, SplitRange, expected_record
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 
 __all__ = ["OpenPublisher", "PublisherCursor", "RecordPublisher"]
 

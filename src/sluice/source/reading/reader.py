@@ -22,8 +22,8 @@ from sluice.source.logs.data_loss import DataLossPolicy
 from sluice.source.logs.page_cost import page_cost
 from sluice.source.logs.stream_log import AnyRecord, Page, StreamLog
 from sluice.source.model.offsets import After, Closed, Position, SplitRange, before
+from sluice.source.model.positions import sequence_of
 from sluice.source.model.read_figures import ReadFigures
-from sluice.source.model.sequence import sequence_of
 from sluice.source.model.splits import SplitId
 
 __all__ = ["OpenCursor", "RangeReader", "ReadSettings", "SplitReader"]

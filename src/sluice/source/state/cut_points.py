@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sluice.source.logs.stream_log import AnyRecord, size_in_bytes
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 
 __all__ = ["CutPoint"]
 

@@ -15,7 +15,7 @@ from sluice.instants import MICROS_PER_SECOND
 from sluice.source.logs.cursor import Cursor
 from sluice.source.logs.stream_log import Page, size_in_bytes
 from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Expiry, Position, before
-from sluice.source.model.sequence import sequence_of
+from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import Split
 from sluice.source.state.cut_points import CutPoint
 from sluice.source.state.read_pace import ReadPace
