@@ -33,6 +33,8 @@ _SHORTEST_INTERVAL = 0.5
 """Seconds between two listings, at least. For some seconds the service may give the same stale listing."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while planning waits for splits that exist and are not listed."""
+_LONGEST_START = 30.0
+"""Seconds for which the start of a query waits for parents. A log may give iterators of expired splits."""
 _WARNING_INTERVAL = 30.0
 """Seconds between two warnings that it does."""
 
@@ -160,20 +162,23 @@ class Lister:
         Args:
             find_missing: the splits that a listing lacks. Those that the service says are gone are not waited
                 for.
-            tries: how often splits are listed again, also because the listing itself shows that some are
-                missing. None: as often as it takes, for the missing ones alone.
+            tries: how often splits are also listed again because the listing itself shows that some are
+                missing. Missing ones are then waited for for `_LONGEST_START`; None: as long as it takes.
         """
-        next_warning = -math.inf
+        next_warning, end = -math.inf, math.inf if tries is None else self._clock() + _LONGEST_START
         while True:
             listing = self.current()
             missing = sorted(find_missing(listing))
             gone = self._map(self._is_gone, missing)
             left = [split for split, is_gone_now in zip(missing, gone, strict=True) if not is_gone_now]
-            if tries == 0 or not (left or (tries and listing.is_incomplete)):
-                return listing
-            if tries is not None:
+            if left:
+                if self._clock() >= end:
+                    return listing
+            elif tries and listing.is_incomplete:
                 tries -= 1
-            elif self._clock() >= next_warning:
+            else:
+                return listing
+            if left and self._clock() >= next_warning:
                 next_warning = self._clock() + _WARNING_INTERVAL
                 _log.warning(
                     "%s: not listed, though not read to the end; nothing is read until all are listed, or "

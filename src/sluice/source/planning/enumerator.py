@@ -37,8 +37,8 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "StreamEnumerator"]
 _log = logging.getLogger(__name__)
 
 _TRIES = 4
-"""How often a read that starts lists again because splits seem to be missing. They may never be listed: a
-stream that was disabled has a closed split without children, and parents may have expired."""
+"""How often a read that starts lists again because children seem to be missing. There may never be any, for
+instance if the stream was disabled."""
 
 InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
 """Gives every split its starting position, from all splits and the time (microseconds)."""
