@@ -123,6 +123,24 @@ def test_what_fails_in_judging_an_error_does_not_hide_it(destination: Judging, m
     assert isinstance(caught.value.__cause__, SilentError | UncodedError | KeyError | ServiceError)
 
 
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("id"), "KeyError: 'id'"),
+        (StopIteration(1), "StopIteration: 1"),
+        (ValueError(), "ValueError"),
+        (ServiceError("it is busy", retryable=True), "it is busy"),
+        (ValueError("x" * 100_000), "ValueError: " + "x" * 2000 + "..."),
+    ],
+)
+def test_a_retry_that_is_given_up_says_what_was_raised(error: Exception, text: str) -> None:
+    """`'id'` alone says nothing, nor does a text without an end."""
+    with pytest.raises(ServiceError) as caught:
+        write(FakeDestination(lambda *_: error), max_retry_duration=10.0)
+
+    assert str(caught.value).endswith(f"(maxRetryDuration is 10 s): {text}")
+
+
 # --- rows that would be lost ------------------------------------------------------------------------------
 
 
