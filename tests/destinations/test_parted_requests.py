@@ -32,7 +32,7 @@ class Service:
         self.fail_at: dict[int, str] = {}
         self.call = BatchCall(ConnectionConfig(region="eu-west-1"), "sqs", "SendMessageBatch", f"q{id(self)}")
 
-    def send(self, entries: Sequence[int]) -> list[Refusal | None]:
+    def send_part(self, entries: Sequence[int]) -> list[Refusal | None]:
         self.requests.append(sum(entries))
         code = self.fail_at.get(len(self.requests))
         if code is None and (self.bad & set(entries) or sum(entries) > self.limit):
@@ -60,8 +60,8 @@ class Made(AwsDestination[int]):
     def size_in_bytes(self, entry: int) -> int:
         return entry
 
-    def send(self, entries: Sequence[int]) -> list[Refusal | None]:
-        return self.service.send(entries)
+    def send_part(self, entries: Sequence[int]) -> list[Refusal | None]:
+        return self.service.send_part(entries)
 
 
 @given(

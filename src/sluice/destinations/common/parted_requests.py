@@ -45,7 +45,7 @@ class AwsDestination(Destination[EntryT]):
         self.has_accepted = False
 
     @abstractmethod
-    def send(self, entries: Sequence[EntryT]) -> Sequence[Any]:
+    def send_part(self, entries: Sequence[EntryT]) -> Sequence[Any]:
         """Sends one request.
 
         Returns:
@@ -57,7 +57,7 @@ class AwsDestination(Destination[EntryT]):
         """
 
     def send_in_parts(self, entries: Sequence[EntryT]) -> list[Any]:
-        """As `send`, in more than one request where the service refuses one as a whole.
+        """As `send_part`, in more than one request where the service refuses one as a whole.
 
         Raises:
             ServiceError: no entry is known to have been accepted, or none will be any more.
@@ -118,7 +118,7 @@ class _Submission(Generic[EntryT]):
     def _send(self, start: int, end: int) -> list[Any]:
         entries, call = self._entries[start:end], self._of.call
         try:
-            results = list(self._of.send(entries))
+            results = list(self._of.send_part(entries))
         except ServiceError as error:
             if not call.may_be_for_an_entry(error):
                 if not self._has_accepted or call.is_fatal(error):

@@ -165,7 +165,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             entries, [next(answers) if id(entry) in is_sent else _STILL_WRITING for entry in entries]
         )
 
-    def send(self, entries: Sequence[DynamoDbWrite]) -> list[Refusal | None]:
+    def send_part(self, entries: Sequence[DynamoDbWrite]) -> list[Refusal | None]:
         unprocessed = {id(entry) for entry in self._write(entries)}
         return [_UNPROCESSED if id(entry) in unprocessed else None for entry in entries]
 

@@ -92,7 +92,7 @@ class FirehoseDestination(AwsDestination[bytes]):
             raise wrong_entry("firehose", "an entry", entry, "bytes")
         return len(entry)
 
-    def send(self, entries: Sequence[bytes]) -> list[Refusal | None]:
+    def send_part(self, entries: Sequence[bytes]) -> list[Refusal | None]:
         answer = self.call(
             DeliveryStreamName=self._stream,
             Records=PreparedParameter([{"Data": entry} for entry in entries], _PLACEHOLDER),

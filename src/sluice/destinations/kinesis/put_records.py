@@ -93,7 +93,7 @@ class PutRecords(AwsDestination[KinesisEntry]):
             raise wrong_entry("kinesis", "an entry with a partition key", key, "str")
         return len(data) + utf8_length(key)
 
-    def send(self, entries: Sequence[KinesisEntry]) -> list[Refusal | str | None]:
+    def send_part(self, entries: Sequence[KinesisEntry]) -> list[Refusal | str | None]:
         """Calls ``PutRecords`` once. For an accepted record it returns its shard."""
         answer = self.call(Records=PreparedParameter(entries, _PLACEHOLDER), **self._address)
         with self.call.reading():

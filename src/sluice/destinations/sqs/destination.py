@@ -146,7 +146,7 @@ class SqsDestination(AwsDestination[SqsMessage]):
             size += len(name) + len(_STRING) + utf8_length(value)
         return size
 
-    def send(self, entries: Sequence[SqsMessage]) -> list[Refusal | None]:
+    def send_part(self, entries: Sequence[SqsMessage]) -> list[Refusal | None]:
         answer = self.call(
             QueueUrl=self._url,
             Entries=PreparedParameter(
