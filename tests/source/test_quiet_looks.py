@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from memory_log import S0, THROTTLED, MemoryLog, new_log, put_many, put_to
+from memory_log import S0, THROTTLED, MemoryLog, new_log, put_many
 from query import Query, check_exactly_once, pushed_query, wait_for_subscriptions
 
 from sluice.source.model.splits import Split, SplitId
@@ -21,14 +21,12 @@ class Counted:
         planner: Any = query.enumerator._planner
         self.plans = 0
         self.in_threads = 0
-        self.holds_back = False
         self._plan, self._threads = planner.plan, planner.pool._threads
         planner.plan, planner.pool._threads = self.plan, self
 
     def plan(self, *args: Any) -> Any:
         self.plans += 1
-        ends = self._plan(*args)
-        return {} if self.holds_back else ends
+        return self._plan(*args)
 
     def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         items = list(items)
@@ -59,24 +57,6 @@ def test_splits_are_looked_at_when_one_may_be_read() -> None:
     records += put_many(log, 200)
     query.run_to_end()
     check_exactly_once(query, records)
-
-
-def test_a_split_that_may_be_read_is_read() -> None:
-    """The others are not read again for that, and no thread is asked."""
-    log = new_log(SHARDS)
-    query = Query(log)
-    put_many(log, 200)
-    query.run_to_end()
-    query.run_batch()
-    log.pass_time(0.5)
-    for state in list(query.enumerator._splits.states.values())[1:]:
-        state.reads.schedule(log.monotonic() + 5)
-    put_to(log, next(iter(log.shards)), 3)
-    log.pass_time(2)
-    counted = Counted(query)
-    query.run_batch()
-    assert query.sizes_since(0)[-1] == 3
-    assert (counted.plans, counted.in_threads) == (1, 0)
 
 
 def test_without_news_no_pushed_split_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,19 +116,6 @@ def test_another_listing_ends_the_quiet() -> None:
         query.run_batch()
         log.pass_time(1)
     assert any(query.sizes_since(1))
-
-
-def test_what_is_known_and_held_back_is_looked_at_each_time() -> None:
-    """It may be let go at any moment."""
-    log = new_log(4)
-    query = Query(log)
-    put_many(log, 20)
-    query.run_to_end()
-    put_many(log, 20)
-    counted = Counted(query)
-    counted.holds_back = True
-    look_often(query, 0.5, 20)
-    assert counted.plans == 20
 
 
 class ChildlessLog(MemoryLog):

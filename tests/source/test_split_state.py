@@ -102,23 +102,6 @@ def test_a_jump_leaves_a_gap_and_never_goes_back() -> None:
     assert (numbers(state), state.reach, state.tip_at) == ([10, 20, 90, 95], Reach.TIP, 7)
 
 
-def test_a_jump_to_records_of_which_some_are_known_leaves_no_gap() -> None:
-    state = state_at(After("5"))
-    state.record_page(page(10, 20), limit=2, asked_at=0)
-    state.jump_to(page(20, 30, 40), state.cursor.at(After("40")), limit=3, asked_at=0)
-    assert (numbers(state), state.has_gap) == ([10, 20, 30, 40], False)
-
-
-def test_records_found_by_time_are_one_cut_point() -> None:
-    """A search for the tip finds thousands, and a run without limits ends after the last of them."""
-    state = state_at(After("5"))
-    state.jump_to(page(80, 85, 90), state.cursor.at(After("90")), limit=3, asked_at=0)
-    (point,) = state.cut_points
-    assert (point.number, point.arrival, point.count, point.since) == ("90", 90, 3, 80)
-    state.stop_at(After("85", arrival=85))
-    assert state.cut_at(1) == After("85", arrival=85)
-
-
 def test_what_lies_before_a_gap_can_be_gone_back_to() -> None:
     """Limits count all records, also those that a search for the tip has left out."""
     state = state_at(After("5"))
@@ -194,27 +177,6 @@ def test_a_cut_point_that_passes_the_target_is_cut_to_it() -> None:
     assert state.reach is Reach.TARGET
 
 
-def test_a_target_that_is_a_cut_point_is_met_by_it() -> None:
-    """No record is counted twice."""
-    state = state_at(After("5"))
-    state.stop_at(After("20", arrival=20))
-    state.adopt(progress(10, 20, 30, count=10))
-    assert numbers(state) == [10, 20]
-    assert state.reach is Reach.TARGET
-
-
-def test_cut_points_beyond_a_target_are_dropped() -> None:
-    """Otherwise a batch would end behind the target, and the next one before that end."""
-    state = state_at(After("5"))
-    state.record_page(page(10, 20, 30), limit=3, asked_at=0)
-
-    state.stop_at(After("20", arrival=20))
-
-    assert numbers(state) == [10, 20]
-    assert state.is_exhausted
-    assert state.cut_at(2) == state.target
-
-
 def test_a_target_stays_met_whatever_lies_behind_it() -> None:
     """A page that ends the split behind the target does not end the batch behind it."""
     state = state_at(After("5"))
@@ -225,13 +187,6 @@ def test_a_target_stays_met_whatever_lies_behind_it() -> None:
     assert numbers(state) == [10, 20]
     assert state.cut_at(2) == After("20")
     assert state.cut_at(1) == After("10")
-
-
-def test_the_end_of_a_split_is_cut_where_all_of_it_is_taken() -> None:
-    """A part of it ends at a record."""
-    state = state_at(After("5"))
-    state.record_page(page(10, 20, ends=True), limit=9, asked_at=0)
-    assert (state.cut_at(2), state.cut_at(1), state.cut_at(0)) == (Closed(), After("10"), None)
 
 
 # --- subscriptions ------------------------------------------------------------------------------------
@@ -245,17 +200,6 @@ def test_cut_points_that_were_read_are_dropped() -> None:
     state = state_at(After("20", sub=3))
     state.adopt(progress(10, 20, 30))
     assert numbers(state) == [20, 30]
-
-
-def test_probes_that_have_come_further_are_kept() -> None:
-    """A subscription that brings nothing yet takes nothing away: its tip is not behind these records."""
-    state = state_at(After("5"))
-    state.record_page(page(10), limit=1, asked_at=0)
-    cursor = state.cursor
-    state.adopt(progress(tip=True, caught_up_at=99))
-    assert numbers(state) == [10]
-    assert state.cursor is cursor
-    assert state.reach is Reach.UNKNOWN
 
 
 def test_the_instant_without_records_never_goes_back() -> None:
@@ -319,15 +263,3 @@ def test_a_progress_without_records_is_adopted_once() -> None:
     subscriptions.given = None
     tracker.adopt([state], None)
     assert not state.is_pushed
-
-
-def test_a_progress_is_adopted_again_at_another_position() -> None:
-    """It said that no record lay behind the position before."""
-    state = state_at(After("5"))
-    tracker = SubscriptionTracker(OneProgress(progress(tip=True, caught_up_at=50, version=1)))
-    tracker.adopt([state], None)
-
-    state.advance_to(After("9"))
-    tracker.adopt([state], None)
-
-    assert state.cursor.position == After("9")
