@@ -33,7 +33,6 @@ def _find_stream(findings: Findings, identity: Identity, table: TableRef) -> str
         "ListStreams",
         table.name,
         {"TableName": table.name},
-        action="dynamodb:ListStreams",
         read=lambda answer: [str(stream["StreamArn"]) for stream in answer["Streams"]],
         show=lambda arns: f"allowed; {len(arns)} streams",
     )
@@ -68,7 +67,6 @@ def _check_reading(findings: Findings, identity: Identity, table: TableRef, arn:
         "DescribeStream",
         name,
         {"StreamArn": arn, "Limit": 1},
-        action="dynamodb:DescribeStream",
         read=lambda answer: dict(answer["StreamDescription"]),
         show=_shown,
     )
@@ -78,33 +76,9 @@ def _check_reading(findings: Findings, identity: Identity, table: TableRef, arn:
             "warning",
             f"it is {description['StreamStatus']}: a query reads the last 24 hours, and waits",
         )
-    shards: Sequence[Mapping[str, Any]] = (description or {}).get("Shards") or ()
-    iterator = findings.attempt(
-        _SERVICE,
-        "GetShardIterator",
-        name,
-        {
-            "StreamArn": arn,
-            "ShardId": shards[0]["ShardId"] if shards else _SOME_SHARD,
-            "ShardIteratorType": "TRIM_HORIZON",
-        },
-        action="dynamodb:GetShardIterator",
-        read=lambda answer: str(answer["ShardIterator"]),
-        # The shard was guessed. A caller who may not ask gets another error, before the service looks for it.
-        fine={} if shards else {"ResourceNotFoundException": "allowed"},
-    )
-    if iterator is None:
-        _ask(identity, arn, ("dynamodb:GetRecords",), why="it needs an iterator")
-        return
-    findings.attempt(
-        _SERVICE,
-        "GetRecords",
-        name,
-        {"ShardIterator": iterator, "Limit": 1},
-        action="dynamodb:GetRecords",
-        read=lambda answer: len(answer["Records"]),
-        fine={"TrimmedDataAccessException": "allowed"},  # the shard has expired since
-    )
+    shards = [str(each["ShardId"]) for each in (description or {}).get("Shards") or ()]
+    if not findings.attempt_reading(_SERVICE, name, {"StreamArn": arn}, shards, _SOME_SHARD):
+        _ask(identity, arn, _WAYS_TO_READ[-1:], why="it needs an iterator")
 
 
 def _ask(identity: Identity, resource: str, actions: Sequence[str], *, why: str) -> None:

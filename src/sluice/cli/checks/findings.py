@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
@@ -126,7 +126,7 @@ class Findings:
 
         Args:
             read: takes the answer; returns what `attempt` returns.
-            action: the IAM action that the call needs; None: it is named as the call.
+            action: the IAM action that the call needs; None: it is named as service and call.
             show: what the finding says of it.
             if_denied: the status where the call is not allowed.
             fine: error codes that only a permitted call gets, and what the finding says then.
@@ -134,7 +134,7 @@ class Findings:
         Returns:
             None where the call failed.
         """
-        action = action or f"{service}:{operation}"
+        action = action or f"{service.removesuffix('streams')}:{operation}"
         what = f"{action} on {target}"
         if self.is_unreachable:
             self.add(what, "unknown", "not tried, since the endpoint does not answer", action)
@@ -146,6 +146,36 @@ class Findings:
             return None
         self.add(what, "ok", show(found), action)
         return found
+
+    def attempt_reading(
+        self, service: str, name: str, stream: Mapping[str, str], shards: Sequence[str], some_shard: str
+    ) -> bool:
+        """Reads one record; returns False if that cannot be tried, for want of an iterator.
+
+        Args:
+            stream: how a request names the stream.
+            shards: of the stream, of which the first is read.
+            some_shard: a guess, where none is known. A caller who may not ask gets another error than that
+                it does not exist.
+        """
+        shard = shards[0] if shards else some_shard
+        iterator = self.attempt(
+            service,
+            "GetShardIterator",
+            name,
+            {**stream, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"},
+            read=lambda answer: str(answer["ShardIterator"]),
+            fine={} if shards else {"ResourceNotFoundException": "allowed"},
+        )
+        if iterator is None:
+            return False
+        arn = {key: value for key, value in stream.items() if key == "StreamARN"}
+        request = {"ShardIterator": iterator, "Limit": 1, **arn}
+        fine = {"TrimmedDataAccessException": "allowed"}  # the shard has expired since
+        self.attempt(
+            service, "GetRecords", name, request, read=lambda answer: len(answer["Records"]), fine=fine
+        )
+        return True
 
     def _note(
         self, what: str, action: str, error: ServiceError, if_denied: Status, fine: Mapping[str, str]

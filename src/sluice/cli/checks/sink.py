@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -58,18 +58,17 @@ class _Described(NamedTuple):
     Attributes:
         operation: the call.
         field: of its answer, which holds the description.
-        arn: of the description.
+        arn, status: of the description; the status is empty if it has none.
         resource: of an ARN that is not known.
         write: the operation that writes.
-        show: what the finding says of a description.
     """
 
     operation: str
     field: str
     arn: str
+    status: str
     resource: str
     write: str
-    show: Callable[[Mapping[str, Any]], str]
 
 
 _DESCRIBED: Final[Mapping[str, _Described]] = {
@@ -77,29 +76,20 @@ _DESCRIBED: Final[Mapping[str, _Described]] = {
         "DescribeStreamSummary",
         "StreamDescriptionSummary",
         "StreamARN",
+        "StreamStatus",
         "stream/",
         "PutRecords",
-        lambda stream: str(stream["StreamStatus"]),
     ),
     "firehose": _Described(
         "DescribeDeliveryStream",
         "DeliveryStreamDescription",
         "DeliveryStreamARN",
+        "DeliveryStreamStatus",
         "deliverystream/",
         "PutRecordBatch",
-        lambda stream: str(stream["DeliveryStreamStatus"]),
     ),
-    "dynamodb": _Described(
-        "DescribeTable",
-        "Table",
-        "TableArn",
-        "table/",
-        "BatchWriteItem",
-        lambda table: (
-            f"{table['TableStatus']}, key {', '.join(each['AttributeName'] for each in table['KeySchema'])}"
-        ),
-    ),
-    "sqs": _Described("GetQueueAttributes", "Attributes", "QueueArn", "", "SendMessage", lambda _: "allowed"),
+    "dynamodb": _Described("DescribeTable", "Table", "TableArn", "TableStatus", "table/", "BatchWriteItem"),
+    "sqs": _Described("GetQueueAttributes", "Attributes", "QueueArn", "", "", "SendMessage"),
 }
 
 
@@ -126,7 +116,7 @@ def _check_described(service: str, findings: Findings, identity: Identity, given
         name,
         address,
         read=lambda answer: dict(answer[described.field]),
-        show=described.show,
+        show=lambda description: str(description.get(described.status, "allowed")),
         if_denied="unknown",
     )
     if service == "kinesis" and given.get("aggregate", "").lower() == "true":

@@ -63,24 +63,9 @@ def _check_reading(findings: Findings, stream: StreamRef) -> None:
     )
     if findings.found[-1].is_absent:
         return
-    request = {"ShardId": shards[0] if shards else _SOME_SHARD, "ShardIteratorType": "TRIM_HORIZON"}
-    iterator = findings.attempt(
-        "kinesis",
-        "GetShardIterator",
-        name,
-        {**stream.address, **request},
-        read=lambda answer: str(answer["ShardIterator"]),
-        # The shard was guessed, as shards could not be listed. A caller who may not ask gets another error
-        # first.
-        fine={} if shards else {"ResourceNotFoundException": "allowed"},
-    )
-    if iterator is None:
+    if not findings.attempt_reading("kinesis", name, stream.address, shards or (), _SOME_SHARD):
         action = "kinesis:GetRecords"
         findings.add(f"{action} on {name}", "unknown", "not tried, as it needs an iterator", action)
-        return
-    arn = {} if stream.arn is None else {"StreamARN": stream.arn}
-    records = {"ShardIterator": iterator, "Limit": 1, **arn}
-    findings.attempt("kinesis", "GetRecords", name, records, read=lambda answer: len(answer["Records"]))
 
 
 def _check_consumer(

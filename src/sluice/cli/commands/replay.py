@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
 
 from sluice.cli.options import (
     add_connection,
@@ -37,23 +38,24 @@ EXAMPLE = "sluice replay s3://bucket/letters --sink-options sink.json --delete -
 Row: TypeAlias = Mapping[str, Any]
 
 
-class Columns(NamedTuple):
-    """The columns of a destination: the one with its data, and the others."""
-
-    data: str
-    others: Sequence[str]
-
-
 _ROWS: Final = 1000
 """Rows that are written at a time."""
-_TEXT: Final = ("partitionKey", "explicitHashKey", "messageGroupId", "messageDeduplicationId")
-# By destination. DynamoDB is missing: a letter does not have its types.
-_COLUMNS: Final[Mapping[str, Columns]] = {
-    "kinesis": Columns("data", ("partitionKey", "explicitHashKey")),
-    "firehose": Columns("data", ()),
-    "http": Columns("body", ()),
-    "sqs": Columns("body", ("messageGroupId", "messageDeduplicationId", "delaySeconds", "attributes")),
+# By destination; the first column holds the data. DynamoDB is missing: a letter does not have its types.
+_COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "kinesis": ("data", "partitionKey", "explicitHashKey"),
+    "firehose": ("data",),
+    "http": ("body",),
+    "sqs": ("body", "messageGroupId", "messageDeduplicationId", "delaySeconds", "attributes"),
 }
+
+
+class _Letter(msgspec.Struct):
+    """A line of a file. Decoding is strict, as a line that was cut would be another record."""
+
+    reason: str
+    form: str
+    data: bytes | None
+    attributes: dict[str, Any] = {}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +97,7 @@ def run(arguments: argparse.Namespace) -> Report:
     for path in files:
         letters = list(_letters(storage, path))
         rows = [row for letter in letters if (row := _row(letter, columns)) is not None]
-        reasons.update(str(letter["reason"]) for letter in letters)
+        reasons.update(letter.reason for letter in letters)
         skipped = len(letters) - len(rows)
         counts.update(skipped=skipped, sent=len(rows))
         if arguments.execute:
@@ -133,7 +135,7 @@ def _directories(path: str) -> tuple[str, ...]:
     return Path(path.removeprefix("file:")).resolve().parts
 
 
-def _columns(given: Mapping[str, str]) -> Columns:
+def _columns(given: Mapping[str, str]) -> Sequence[str]:
     name = given.get("destination", "").lower()
     if name not in _COLUMNS:
         raise UsageError(
@@ -159,46 +161,25 @@ def _text(value: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _letters(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
+def _letters(storage: Storage, path: str) -> Iterator[_Letter]:
     for number, line in enumerate(storage.read(path).splitlines(), 1):
-        letter = _parsed(line)
-        if letter is None:
-            raise SluiceError(f"{storage.shown}/{path}, line {number}: not a dead letter")
+        try:
+            letter = msgspec.json.decode(line, type=_Letter)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise SluiceError(f"{storage.shown}/{path}, line {number}: not a dead letter") from None
         yield letter
 
 
-def _parsed(line: bytes) -> Mapping[str, Any] | None:
-    """A letter, with its data as bytes; None for a line that is none."""
-    try:
-        letter = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(letter, dict) or not {"reason", "data", "form"} <= letter.keys():
-        return None
-    if not isinstance(letter.get("attributes", {}), dict):
-        return None
-    try:
-        # Strictly: of a line that was cut or changed, another record would be sent.
-        data = None if letter["data"] is None else base64.b64decode(letter["data"], validate=True)
-    except (ValueError, TypeError):
-        return None
-    return {**letter, "data": data}
-
-
-def _row(letter: Mapping[str, Any], columns: Columns) -> dict[str, Any] | None:
+def _row(letter: _Letter, columns: Sequence[str]) -> Row | None:
     """The row that makes the same entry again; None where the letter does not hold it."""
-    data_column, others = columns
-    data = letter["data"]
-    if data is None or letter["form"] == "row":
+    if letter.data is None or letter.form == "row":
         return None
-    if letter["form"] == "data":
+    if letter.form == "data":
         # Columns are known without regard to case, as by the destinations.
-        attributes = {name.lower(): value for name, value in letter.get("attributes", {}).items()}
-        return {data_column: data, **{name: attributes.get(name.lower()) for name in others}}
-    fields = _fields(data)
-    if data_column not in fields:
-        return None
-    return {name: fields.get(name) for name in (data_column, *others)}
+        attributes = {name.lower(): value for name, value in letter.attributes.items()}
+        return {**{name: attributes.get(name.lower()) for name in columns}, columns[0]: letter.data}
+    fields = _fields(letter.data)
+    return {name: fields.get(name) for name in columns} if columns[0] in fields else None
 
 
 def _fields(data: bytes) -> dict[str, Any]:
@@ -210,7 +191,7 @@ def _fields(data: bytes) -> dict[str, Any]:
     return {camel_case(name): value for name, value in entry.items()} if isinstance(entry, dict) else {}
 
 
-def _send(options: Mapping[str, str], rows: Sequence[Row], columns: Columns) -> int:
+def _send(options: Mapping[str, str], rows: Sequence[Row], columns: Sequence[str]) -> int:
     """Returns how many rows have become dead letters again, once all others are accepted."""
     setup = _sink(options)
     if not rows:
@@ -232,29 +213,24 @@ def _send(options: Mapping[str, str], rows: Sequence[Row], columns: Columns) -> 
         writer.close()
 
 
-def _batch(rows: Sequence[Row], columns: Columns) -> pa.RecordBatch:
+def _batch(rows: Sequence[Row], columns: Sequence[str]) -> pa.RecordBatch:
     import pyarrow as pa  # noqa: PLC0415 - takes a quarter of a second
 
     types = {
-        columns.data: pa.binary(),
-        **dict.fromkeys(_TEXT, pa.string()),
+        columns[0]: pa.binary(),
         "delaySeconds": pa.int32(),
         "attributes": pa.map_(pa.string(), pa.string()),
     }
-    names = [name for name in (columns.data, *columns.others) if any(row[name] is not None for row in rows)]
-    return pa.record_batch([_array(name, rows, types[name]) for name in names], names=names)
-
-
-def _array(name: str, rows: Sequence[Row], kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa  # noqa: PLC0415 - as above
-
-    try:
-        return pa.array([_value(name, row[name]) for row in rows], kind)
-    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
-        raise SluiceError(f"a letter's {name} is not {kind}: {error}") from None
-
-
-def _value(name: str, value: Any) -> Any:
-    if name == "attributes" and value is not None:
-        return list(value.items())
-    return value.encode() if name == "body" and isinstance(value, str) else value
+    arrays = {}
+    for name in columns:
+        values = [row[name] for row in rows]
+        if all(value is None for value in values):
+            continue
+        kind = types.get(name, pa.string())
+        try:
+            if name == "attributes":
+                values = [value and list(value.items()) for value in values]
+            arrays[name] = pa.array(values, kind)
+        except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
+            raise SluiceError(f"a letter's {name} is not {kind}: {error}") from None
+    return pa.record_batch(arrays)
