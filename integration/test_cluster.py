@@ -90,9 +90,8 @@ def reading(
 ) -> Iterator[Scene]:
     """Reads what is put meanwhile; then checks what holds in each scene, and prints its figures.
 
-    Args:
-        before: a run of the query that this one goes on with.
-        millis_per_row: that a task takes for a row, besides.
+    `before`: a run of the query that this one goes on with; `millis_per_row`: that a task takes for a row,
+    besides.
     """
     made = Scene(scene, cluster, producer)
     given = {**base, **options}
@@ -121,27 +120,20 @@ class ReadsOfOthers:
 
 @dataclass
 class Scene:
-    """A query on the cluster, and what was measured.
-
-    Attributes:
-        since: when the first rows had come.
-        cold_start: what Spark takes until then, to start Python on its hosts (seconds).
-        figures: seconds.
-    """
+    """A query on the cluster, and what was measured."""
 
     name: str
     cluster: Cluster
     producer: TimedProducer
-    since: float = 0.0
-    cold_start: float = 0.0
-    figures: dict[str, float] = field(default_factory=dict)
+    since: float = 0.0  # when the first rows had come
+    cold_start: float = 0.0  # what Spark takes until then, to start Python on its hosts (seconds)
+    figures: dict[str, float] = field(default_factory=dict)  # seconds
     query: Query = field(init=False)
 
     def wait_until_pushed(self, figure: str, *, polls: Callable[[], int] | None = None) -> None:
         """Waits until nothing is polled any more. The seconds that it took are a figure.
 
-        Args:
-            polls: how many there were; by default all of the stream.
+        `polls`: how many there were; by default all of the stream.
         """
         self.figures[figure] = self.cluster.wait_until_pushed(self.query, polls)
 

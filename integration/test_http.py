@@ -32,23 +32,15 @@ FILES = 2
 
 
 class Reply(NamedTuple):
-    """What the server does with a request.
-
-    Attributes:
-        status, body, headers: of the answer.
-        after: seconds before it answers.
-        chunked: whether the answer's length is left open.
-        close: whether the connection is closed behind the answer.
-        cut: whether the connection is closed in place of an answer.
-    """
+    """What the server does with a request."""
 
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
-    after: float = 0.0
-    chunked: bool = False
-    close: bool = False
-    cut: bool = False
+    after: float = 0.0  # seconds before it answers
+    chunked: bool = False  # whether the answer's length is left open
+    close: bool = False  # whether the connection is closed behind the answer
+    cut: bool = False  # whether the connection is closed in place of an answer
 
 
 class Request(NamedTuple):
@@ -103,14 +95,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A server on the loopback interface.
-
-    Attributes:
-        url: of the server.
-        requests: all of them.
-        connections: that were opened.
-        closed: those of them that the server has closed.
-    """
+    """A server on the loopback interface."""
 
     daemon_threads = True
     block_on_close = False
@@ -121,9 +106,9 @@ class Server(ThreadingHTTPServer):
         if tls is not None:
             # The handshake is made by the thread of the connection, with its first read.
             self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
-        self.requests: list[Request] = []
-        self.connections = 0
-        self.closed = 0
+        self.requests: list[Request] = []  # all of them
+        self.connections = 0  # that were opened
+        self.closed = 0  # those of them that the server has closed
         self._reply = reply
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)

@@ -41,15 +41,11 @@ def _all_progress_is_kept(spark: SparkSession) -> Iterator[None]:
 
 @dataclass
 class Backlog:
-    """A stream with records of an hour, one a second, over two splits and a merge.
-
-    Attributes:
-        put: how many.
-    """
+    """A stream with records of an hour, one a second, over two splits and a merge."""
 
     service: ModelStreams
     stream: str
-    put: int = 0
+    put: int = 0  # how many
 
     @classmethod
     def of_an_hour(cls, service: ModelStreams) -> Backlog:
@@ -87,14 +83,10 @@ class Backlog:
 
 @dataclass
 class Refusals:
-    """Refuses the next calls that are about a shard, of the planner, of tasks and of the agent.
-
-    Attributes:
-        left: shard to how many more.
-    """
+    """Refuses the next calls that are about a shard, of the planner, of tasks and of the agent."""
 
     service: ModelStreams
-    left: dict[str, int]
+    left: dict[str, int]  # shard to how many more
     fired: int = 0
 
     def __call__(self, operation: str, request: Mapping[str, Any]) -> str | None:
@@ -115,14 +107,10 @@ class Refusals:
 
 @dataclass
 class Counting:
-    """A query that counts rows by minute of arrival.
-
-    Attributes:
-        counts: by window.
-    """
+    """A query that counts rows by minute of arrival."""
 
     query: StreamingQuery
-    counts: dict[Any, int] = field(default_factory=dict)
+    counts: dict[Any, int] = field(default_factory=dict)  # by window
 
     @classmethod
     def start(cls, frame: DataFrame, checkpoint: str, *, available: bool = False) -> Counting:

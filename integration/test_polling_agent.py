@@ -46,8 +46,7 @@ def wait_until_polled(
     """Returns when so many batches in a row have come without a read of planner or tasks, which there are
     when the machine pauses for as long as an agent may be silent.
 
-    Args:
-        refused: counts the reads that the service has refused; none of them either.
+    `refused`: counts the reads that the service has refused; none of them either.
     """
     seen = [-1, 0]
 

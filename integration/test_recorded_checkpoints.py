@@ -245,15 +245,10 @@ def test_a_batch_may_start_inside_an_aggregated_record(spark: SparkSession, tmp_
 
 @dataclass(frozen=True)
 class Bucket:
-    """What a killed query had left in its bucket.
+    """What a killed query had left in its bucket."""
 
-    Attributes:
-        objects: key to content.
-        uploads: key, upload id and body of each upload that was not completed.
-    """
-
-    objects: Mapping[str, str]
-    uploads: Sequence[Mapping[str, str]]
+    objects: Mapping[str, str]  # key to content
+    uploads: Sequence[Mapping[str, str]]  # key, upload id and body of each upload that was not completed
 
     @classmethod
     def load(cls, recording: Recording) -> Bucket:

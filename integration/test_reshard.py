@@ -109,11 +109,7 @@ def counters(rows: list[Row]) -> dict[str, list[int]]:
 
 
 def check_lineage(recorder: Recorder, streams: Streams, stream: str) -> tuple[int, int]:
-    """Rows of a child came in later batches than those of its parents, or after them in the same task.
-
-    Returns:
-        How many pairs of a parent and a child there are, and how many of them met in a batch.
-    """
+    """Rows of a child came in later batches than those of its parents, or after them in the same task."""
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for place, row in enumerate(recorder.rows):
         places[row.shard].append((row.batch, place))

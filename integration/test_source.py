@@ -431,12 +431,7 @@ TASKS_ONLY = {"getRecordsLimit": "77"}
 
 
 class TaskPages:
-    """Fails some of the pages that tasks ask for.
-
-    Args:
-        code: of the error.
-        calls: the numbers of the calls that fail, from 0.
-    """
+    """Fails some of the pages that tasks ask for; `calls`: the numbers of the calls that fail, from 0."""
 
     def __init__(self, code: str, calls: range) -> None:
         self._code = code

@@ -23,18 +23,14 @@ needs_stream_options = pytest.mark.skipif(SPARK_VERSION < (4, 1), reason="Spark 
 
 @dataclass
 class Place:
-    """Two streams, with records in the first, and tables without options for both.
-
-    Attributes:
-        source, sink: the names of the tables.
-    """
+    """Two streams, with records in the first, and tables without options for both."""
 
     spark: SparkSession
     streams: Streams
     clicks: str
     target: str
     source: str
-    sink: str
+    sink: str  # source, sink: the names of the tables
 
     @property
     def reading(self) -> dict[str, str]:

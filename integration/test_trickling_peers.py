@@ -49,10 +49,8 @@ SHARDS = (
 class Trickler:
     """Accepts connections, and trickles on each until the other end closes it.
 
-    Args:
-        begun: what it sends at once; then a byte now and then.
-        answers: what it answers to the first requests.
-        prepare: is called with each connection before.
+    `begun`: what it sends at once; then a byte now and then; `answers`: what it answers to the first
+    requests; `prepare`: is called with each connection before.
     """
 
     def __init__(

@@ -9,8 +9,6 @@ from typing import Any
 from integration.benchmarks import server
 from integration.support.kinesis import REGION
 
-__all__ = ["STREAM", "backlog", "read_options", "summary"]
-
 STREAM = "bench"
 PAGE_NUMBER = "999999"  # stands for the page's number in the sequence numbers of the model page
 

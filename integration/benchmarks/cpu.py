@@ -7,24 +7,17 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Cpu", "spark_cpu"]
-
 _TICK = os.sysconf("SC_CLK_TCK")
 _DAEMON = b"pyspark.daemon"
 
 
 class Cpu(NamedTuple):
-    """Seconds of CPU, of programs and of the kernel on their behalf.
-
-    Attributes:
-        workers, workers_kernel: Python processes that run tasks.
-        jvm, jvm_kernel: the JVM, without its children.
-    """
+    """Seconds of CPU, of programs and of the kernel on their behalf."""
 
     workers: float
-    workers_kernel: float
+    workers_kernel: float  # workers, workers_kernel: Python processes that run tasks
     jvm: float
-    jvm_kernel: float
+    jvm_kernel: float  # jvm, jvm_kernel: the JVM, without its children
 
     def less(self, other: Cpu) -> Cpu:
         return Cpu(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))

@@ -52,15 +52,10 @@ DRAIN_LIMIT = 15.0
 
 @dataclass(frozen=True)
 class Measured:
-    """The latencies of one source at one number of shards.
+    """The latencies of one source at one number of shards."""
 
-    Attributes:
-        latencies: seconds, in ascending order.
-        missing: records that did not come.
-    """
-
-    latencies: Sequence[float]
-    missing: int = 0
+    latencies: Sequence[float]  # seconds, in ascending order
+    missing: int = 0  # records that did not come
     batches_a_second: float = 0.0
 
     def quantile(self, part: float) -> float:

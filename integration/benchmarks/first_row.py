@@ -58,15 +58,10 @@ _FROM_START = "TRIM_HORIZON"
 
 @dataclass(frozen=True)
 class Shape:
-    """The records of a shard.
+    """The records of a shard."""
 
-    Attributes:
-        records: how many, of SIZE bytes; those of a producer that goes on come on top.
-        age: how old the newest is (seconds) when the server starts; None: the producer goes on.
-    """
-
-    records: int
-    age: float | None
+    records: int  # how many, of SIZE bytes; those of a producer that goes on come on top
+    age: float | None  # how old the newest is (seconds) when the server starts; None: the producer goes on
 
     def first_arrival(self, started: float) -> float:
         return started - (self.age or 0.0) - self.records / RATE
@@ -142,15 +137,10 @@ def serve(shape: Shape, shards: int, journal: str) -> server.Operations:
 
 @dataclass(frozen=True)
 class Run:
-    """One query.
+    """One query."""
 
-    Attributes:
-        pieces: seconds, in the order of `PIECES`.
-        reads: of the shard that the planner has read most.
-    """
-
-    pieces: Sequence[float]
-    reads: int
+    pieces: Sequence[float]  # seconds, in the order of `PIECES`
+    reads: int  # of the shard that the planner has read most
 
     @property
     def seconds(self) -> float:

@@ -16,8 +16,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-__all__ = ["FedSource", "FloorSource"]
-
 _EVERY = 0.1  # seconds; one row of the fed source is made in each such interval
 
 

@@ -13,8 +13,6 @@ from pyspark.sql.types import StructType
 
 from integration.support.kinesis import REGION
 
-__all__ = ["READY_BYTES", "PlainSource", "ReadySource", "put_rows"]
-
 SCHEMA = (
     "data binary, partitionKey string, sequenceNumber string, subSequenceNumber long, "
     "approximateArrivalTimestamp timestamp, streamName string, shardId string"

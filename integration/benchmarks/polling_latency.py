@@ -47,16 +47,11 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Load:
-    """What is written.
-
-    Attributes:
-        rate: records a second of a shard.
-        size: bytes of a record.
-    """
+    """What is written."""
 
     shards: int
-    rate: float
-    size: int
+    rate: float  # records a second of a shard
+    size: int  # bytes of a record
 
 
 def serve(load: Load, journal: str) -> server.Operations:

@@ -24,22 +24,6 @@ from zlib import crc32
 from integration.model import cbor
 from integration.model.wire import TIMES
 
-__all__ = [
-    "CBOR",
-    "JSON",
-    "Operations",
-    "Page",
-    "Refusal",
-    "bare_call",
-    "bare_read",
-    "event",
-    "initial_response",
-    "page",
-    "sequence_number",
-    "serving",
-    "takes_bytes",
-]
-
 LOOPBACK = "127.0.0.1"
 READY_TIMEOUT = 30.0
 NUMBERS_START = 49 * 10**54  # sequence numbers of Kinesis have 56 digits
@@ -74,11 +58,8 @@ def sequence_number(index: int) -> str:
 def event(first: int, data: Sequence[bytes], *, arrival: float, millis_behind: int = 0) -> bytes:
     """One SubscribeToShardEvent, framed.
 
-    Args:
-        first: index of its first record in the shard.
-        data: of each record.
-        arrival: arrival time of all records (seconds since the epoch).
-        millis_behind: how far the event is from the tip of the shard (milliseconds).
+    `first`: index of its first record in the shard; `arrival`: arrival time of all records (seconds since the
+    epoch); `millis_behind`: how far the event is from the tip of the shard (milliseconds).
     """
     records = [
         {

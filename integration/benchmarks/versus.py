@@ -16,8 +16,6 @@ from pyspark.sql.datasource import DataSource
 from integration.support.chart import OUTPUT
 from integration.support.spark import spark_session
 
-__all__ = ["TITLES", "Rates", "compare", "rows", "session_with", "write_table"]
-
 TITLES = f"{'record':>9} {'way':<18} {'records/s':>12} {'MB/s':>8}"
 
 
@@ -64,8 +62,7 @@ def compare(ways: Mapping[str, Callable[[], int]], turns: int) -> dict[str, Rate
 def rows(size: int, rates: Mapping[str, Rates], ours: str) -> list[str]:
     """Lines for a table with `TITLES`: the rate of each way, and how much faster `ours` is.
 
-    Args:
-        size: bytes of a record.
+    `size`: bytes of a record.
     """
     lines = []
     for way, rate in rates.items():

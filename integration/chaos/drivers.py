@@ -15,8 +15,6 @@ from integration.chaos.plan import Incarnation, Shared, draw_incarnation
 from integration.chaos.roles import find
 from integration.support.drivers import Driver
 
-__all__ = ["Drivers"]
-
 _ALONE: Final = 15.0
 _ENDS_WITHIN: Final = 180.0
 """Seconds in which what a driver has started ends by itself, when the driver was killed."""
@@ -33,20 +31,12 @@ _STRATEGIES: Final[Mapping[Shared, Mapping[str, str]]] = {
 
 
 class Drivers:
-    """At most one driver runs, while the next one warms up.
-
-    Args:
-        plan: of the first one.
-        seed: decides how each of them is started.
-
-    Attributes:
-        runs: the runs of query copy, as it writes them, in their order; with when they began.
-        left_behind: what drivers that were killed have left running for too long.
-    """
+    """At most one driver runs, while the next one warms up; `seed`: decides how each of them is started."""
 
     def __init__(self, plan: PipelinePlan, seed: int) -> None:
+        # the runs of query copy, as it writes them, in their order; with when they began
         self.runs: list[tuple[str, float]] = []
-        self.left_behind: list[str] = []
+        self.left_behind: list[str] = []  # what drivers that were killed have left running for too long
         self._plan = plan
         self._seed = seed
         self._driver: Driver | None = None
@@ -134,8 +124,7 @@ class Drivers:
     def check_dying(self, *, is_excused: bool) -> None:
         """Looks whether drivers that are dead have left something behind.
 
-        Args:
-            is_excused: some of it may be stopped, and cannot end. Its time begins anew.
+        `is_excused`: some of it may be stopped, and cannot end. Its time begins anew.
         """
         now = time.monotonic()
         for driver, since in list(self._dying):

@@ -13,19 +13,14 @@ import pyarrow.parquet as pq
 from integration.chaos.oracle import Row
 from integration.support.s3 import Lake
 
-__all__ = ["Committed", "read_committed"]
-
 _AT_ONCE: Final = 8
 
 
 @dataclass
 class Committed:
-    """What is committed.
+    """What is committed."""
 
-    Attributes:
-        batches: in their order, each with the rows of its files. Can be gone through once.
-    """
-
+    # in their order, each with the rows of its files. Can be gone through once
     batches: Iterable[tuple[int, Iterable[Sequence[Row]]]]
     problems: list[str] = field(default_factory=list)
 

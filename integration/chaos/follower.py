@@ -15,27 +15,19 @@ from integration.model import KinesisModel, numbers
 from sluice.errors import SluiceError
 from sluice.source.model.offsets import Offsets
 
-__all__ = ["Follower"]
-
 _END: Final = numbers.LAST_PLACE
 
 
 class Follower:
     """Follows one query with one source, which reads one stream.
 
-    Args:
-        checkpoint: of the query; need not be there yet.
-
-    Attributes:
-        committed: the last batch that Spark has committed; -1 before the first one.
-        planned: the last batch in the offset log.
-        consumers: the ARNs that the log has as registered by the query.
+    `checkpoint`: of the query; need not be there yet.
     """
 
     def __init__(self, model: KinesisModel, stream: str, checkpoint: Path) -> None:
-        self.committed = -1
-        self.planned = -1
-        self.consumers: frozenset[str] = frozenset()
+        self.committed = -1  # the last batch that Spark has committed; -1 before the first one
+        self.planned = -1  # the last batch in the offset log
+        self.consumers: frozenset[str] = frozenset()  # the ARNs that the log has as registered by the query
         self._model = model
         self._stream = stream
         self._checkpoint = checkpoint

@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 from integration.chaos.pipeline import COPY, LAKE, QUERIES
 from integration.chaos.plan import Fault
 
-__all__ = ["Failure", "History", "Sample", "Struck"]
-
 _EXPLAINS: Final = 90.0
 """Seconds after its end in which a fault may be why a query failed: a driver that was stopped learns late."""
 _OURS: Final = "sluice.errors."
@@ -19,18 +17,12 @@ _OURS: Final = "sluice.errors."
 
 @dataclass
 class Struck:
-    """A fault that was made.
-
-    Attributes:
-        at: seconds from the moment when the pipeline ran.
-        hit: what it has hit; None: there was nothing.
-        ended: the queries that it has ended.
-    """
+    """A fault that was made."""
 
     fault: Fault
-    at: float
-    hit: str | None
-    ended: list[str] = field(default_factory=list)
+    at: float  # seconds from the moment when the pipeline ran
+    hit: str | None  # what it has hit; None: there was nothing
+    ended: list[str] = field(default_factory=list)  # the queries that it has ended
 
     @property
     def until(self) -> float:
@@ -51,33 +43,22 @@ class Struck:
 
 @dataclass
 class Failure:
-    """A query, or a driver, that ended without having been told to.
-
-    Attributes:
-        query: its name; ``driver`` for a driver.
-        cause: the fault that may do that. None: nothing may, so a promise is broken.
-    """
+    """A query, or a driver, that ended without having been told to."""
 
     at: float
-    query: str
+    query: str  # its name; ``driver`` for a driver
     error: str
-    cause: Struck | None = None
+    cause: Struck | None = None  # the fault that may do that. None: nothing may, so a promise is broken
 
 
 class Sample(NamedTuple):
-    """How things stand.
-
-    Attributes:
-        put, copied: records in the streams so far.
-        waiting: records that a query has not committed, by query.
-        committed: the last batch that is committed, by query.
-    """
+    """How things stand."""
 
     at: float
     put: int
-    copied: int
-    waiting: Mapping[str, int]
-    committed: Mapping[str, int]
+    copied: int  # put, copied: records in the streams so far
+    waiting: Mapping[str, int]  # records that a query has not committed, by query
+    committed: Mapping[str, int]  # the last batch that is committed, by query
 
     @property
     def is_drained(self) -> bool:

@@ -18,8 +18,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-__all__ = ["Copies", "Copy", "Files", "Order", "Row", "count_copies", "count_rows", "order_data"]
-
 _SHOWN = 5
 
 Repetition = Literal["batch", "task", "request"]
@@ -69,27 +67,18 @@ def order_data(key: str, number: int, padding: int) -> bytes:
 
 @dataclass
 class Copies:
-    """What query copy has made of the orders.
+    """What query copy has made of the orders."""
 
-    Attributes:
-        put: orders.
-        copied: records of `COPIED`.
-        lost: orders that were never copied.
-        foreign: records that are a copy of nothing that was put.
-        needless: records that were sent again although the sink had been told that they were accepted.
-        repeated: records beyond the first copy of an order, by why they were written and in which run.
-        batches: for each run, the batches that it, or a run before it, wrote again.
-        examples: of what is wrong.
-    """
-
-    put: int = 0
-    copied: int = 0
-    lost: int = 0
-    foreign: int = 0
-    needless: int = 0
+    put: int = 0  # orders
+    copied: int = 0  # records of `COPIED`
+    lost: int = 0  # orders that were never copied
+    foreign: int = 0  # records that are a copy of nothing that was put
+    needless: int = 0  # records that were sent again although the sink had been told that they were accepted
+    # records beyond the first copy of an order, by why they were written and in which run
     repeated: Counter[tuple[Repetition, tuple[int, int]]] = field(default_factory=Counter)
+    # for each run, the batches that it, or a run before it, wrote again
     batches: dict[tuple[int, int], set[int | None]] = field(default_factory=lambda: defaultdict(set))
-    examples: list[str] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)  # of what is wrong
 
     @property
     def unexplained(self) -> list[tuple[int, int]]:
@@ -104,21 +93,13 @@ class Copies:
 
 @dataclass
 class Files:
-    """What query lake has made of the copied records.
+    """What query lake has made of the copied records."""
 
-    Attributes:
-        rows: of committed files.
-        lost: copied records in no row.
-        doubled: rows beyond the first one of a copied record.
-        foreign: rows that are no copied record.
-        disordered: keys with a row behind one that comes later in the stream.
-    """
-
-    rows: int = 0
-    lost: int = 0
-    doubled: int = 0
-    foreign: int = 0
-    disordered: int = 0
+    rows: int = 0  # of committed files
+    lost: int = 0  # copied records in no row
+    doubled: int = 0  # rows beyond the first one of a copied record
+    foreign: int = 0  # rows that are no copied record
+    disordered: int = 0  # keys with a row behind one that comes later in the stream
     examples: list[str] = field(default_factory=list)
 
     @property
@@ -135,11 +116,9 @@ def count_copies(
 ) -> Copies:
     """Compares what is in `COPIED` with what was put.
 
-    Args:
-        put: by key, how many orders; they are numbered from 0.
-        copied: sequence number and data of all records of the stream.
-        batch_of: the batch of query copy that an order is in.
-        unacknowledged: the sequence numbers of those that the sink may not have been told of.
+    `put`: by key, how many orders; they are numbered from 0; `copied`: sequence number and data of all
+    records of the stream; `batch_of`: the batch of query copy that an order is in; `unacknowledged`: the
+    sequence numbers of those that the sink may not have been told of.
     """
     result = Copies(put=sum(put.values()), copied=len(copied))
     seen = {key: bytearray(count) for key, count in put.items()}
@@ -188,9 +167,8 @@ def count_rows(
 ) -> Files:
     """Compares the rows of committed files with what is in `COPIED`.
 
-    Args:
-        copied: by shard, the sequence numbers of all records in their order.
-        files: batches in their order, each with the rows of its files.
+    `copied`: by shard, the sequence numbers of all records in their order; `files`: batches in their order,
+    each with the rows of its files.
     """
     result = Files()
     places = {shard: {number: place for place, number in enumerate(all_)} for shard, all_ in copied.items()}

@@ -30,8 +30,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from integration.support.kinesis import REGION
 from integration.support.spark import Sessions, prepare_environment, stop_jvm
 
-__all__ = ["COPIED", "COPY", "LAKE", "ORDERS", "PROFILE", "QUERIES", "PipelinePlan", "consumer_of"]
-
 ORDERS: Final = "orders"
 COPIED: Final = "copied"
 COPY: Final = "copy"
@@ -53,26 +51,16 @@ def consumer_of(query: str) -> str:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """What a driver does.
+    """What a driver does."""
 
-    Attributes:
-        attempt: counts the drivers.
-        directory: of Spark, the checkpoints, the events and the credentials.
-        master: of Spark.
-        kinesis, s3: endpoints.
-        path: of the files.
-        sources: options of the source, by query.
-        strategy: options of the rate limiting of query copy.
-    """
-
-    attempt: int
-    directory: str
-    master: str
+    attempt: int  # counts the drivers
+    directory: str  # of Spark, the checkpoints, the events and the credentials
+    master: str  # of Spark
     kinesis: str
-    s3: str
-    path: str
-    sources: Mapping[str, Mapping[str, str]]
-    strategy: Mapping[str, str]
+    s3: str  # kinesis, s3: endpoints
+    path: str  # of the files
+    sources: Mapping[str, Mapping[str, str]]  # options of the source, by query
+    strategy: Mapping[str, str]  # options of the rate limiting of query copy
 
     def to_json(self) -> str:
         """For the command line."""

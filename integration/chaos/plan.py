@@ -12,32 +12,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["KINDS", "Fault", "Incarnation", "Kind", "draw_faults", "draw_incarnation", "longest_fault"]
-
 Ends = Literal["nothing", "query", "driver"]
 Shared = Literal["tokens", "nothing"]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault.
+    """A kind of fault."""
 
-    Attributes:
-        name: as reports have it.
-        seconds: how long one lasts, at least and at most; (0, 0): it is done at once.
-        ends: what may have to be started again behind it. ``query``: Spark fails a query when this happens,
-            whatever its source and sink do. ``nothing``: queries have to live through it.
-        error: a regular expression for what such a query fails with.
-        often: how many failures of one query one fault may explain.
-        rest: seconds until the next fault of the track, beside what all of them keep.
-    """
-
-    name: str
+    name: str  # as reports have it
+    # how long one lasts, at least and at most; (0, 0): it is done at once
     seconds: tuple[float, float] = (0.0, 0.0)
+    # what may have to be started again behind it. ``query``: Spark fails a query when this happens, whatever
+    # its source and sink do. ``nothing``: queries have to live through it
     ends: Ends = "nothing"
-    error: str = ""
-    often: int = 1
-    rest: float = 0.0
+    error: str = ""  # a regular expression for what such a query fails with
+    often: int = 1  # how many failures of one query one fault may explain
+    rest: float = 0.0  # seconds until the next fault of the track, beside what all of them keep
 
 
 _STORM: Final = (3.0, 30.0)
@@ -142,17 +133,12 @@ KINDS: Final[Mapping[str, Kind]] = {kind.name: kind for _, kinds in _TRACKS.valu
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """One fault."""
 
-    Attributes:
-        at: seconds from the moment when the pipeline runs.
-        seconds: how long it lasts.
-        draws: numbers in [0, 1) that decide what else there is to decide: which process, which shard.
-    """
-
-    at: float
+    at: float  # seconds from the moment when the pipeline runs
     kind: Kind
-    seconds: float
+    seconds: float  # how long it lasts
+    # numbers in [0, 1) that decide what else there is to decide: which process, which shard
     draws: tuple[float, float, float]
 
     @property
@@ -163,23 +149,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Incarnation:
-    """How a driver is started.
-
-    Attributes:
-        tries: attempts of a task. With one, Spark fails a query whose worker was killed.
-        pushed: the queries that read by fan-out; the other one polls.
-        agent: ``agent``.
-        shards_per_task, max_records: options of the source; no limit of records where it is None.
-        shared: what the tasks of the query that writes to a stream share through its server.
-    """
+    """How a driver is started."""
 
     number: int
-    tries: int
-    pushed: frozenset[str]
-    agent: str
+    tries: int  # attempts of a task. With one, Spark fails a query whose worker was killed
+    pushed: frozenset[str]  # the queries that read by fan-out; the other one polls
+    agent: str  # ``agent``
     shards_per_task: int
+    # shards_per_task, max_records: options of the source; no limit of records where it is None
     max_records: int | None
-    shared: Shared
+    shared: Shared  # what the tasks of the query that writes to a stream share through its server
 
 
 def longest_fault(seconds: float) -> float:

@@ -13,8 +13,6 @@ from integration.chaos.oracle import order_data
 from integration.chaos.pipeline import ORDERS
 from integration.model import KinesisModel
 
-__all__ = ["Producer"]
-
 _KEYS: Final = 101
 _TICK: Final = 0.1
 _LONGEST: Final = 200
@@ -24,14 +22,11 @@ _JOIN: Final = 60.0
 class Producer:
     """Puts orders of each key numbered from 0, past all limits, whatever shards there are.
 
-    Args:
-        rate: orders a second.
-
-    Attributes:
-        put: by key, how many orders have been put.
+    `rate`: orders a second.
     """
 
     def __init__(self, model: KinesisModel, rate: float, seed: int) -> None:
+        # by key, how many orders have been put
         self.put: dict[str, int] = dict.fromkeys((f"key-{n}" for n in range(_KEYS)), 0)
         self._model = model
         self._rate = rate

@@ -9,18 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ReaderClock"]
-
 _FILE: Final = "SLUICE_CHAOS_CLOCK"
 _VALUES: Final = struct.Struct("ddd")  # seconds ahead of the machine's time; gained each second; since when
 
 
 class ReaderClock:
-    """Sets what ``time.time`` says in processes with `environment`.
-
-    Args:
-        file: they share it.
-    """
+    """Sets what ``time.time`` says in processes with `environment`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -12,8 +12,6 @@ from integration.chaos.plan import KINDS
 from integration.chaos.run import LONGEST_STALL, Verdict
 from integration.support.chart import Line, Panel, draw
 
-__all__ = ["draw_lag", "table"]
-
 _SHOWN: Final = 14  # lines of an error
 
 _WHY: Final = {

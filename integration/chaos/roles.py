@@ -12,8 +12,6 @@ from typing import Final
 
 from integration.support.processes import marked_processes
 
-__all__ = ["ROLES", "Target", "find"]
-
 ROLES: Final = ("driver", "planner", "agent", "query server", "worker", "daemon", "committer")
 
 _PLANNER: Final = b"python_streaming_source_runner"
@@ -26,16 +24,11 @@ _JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
 
 @dataclass(frozen=True)
 class Target:
-    """A process.
-
-    Attributes:
-        role: one of `ROLES`.
-        born: when it was started, which tells it from a later one with its id.
-    """
+    """A process."""
 
     pid: int
-    role: str
-    born: str
+    role: str  # one of `ROLES`
+    born: str  # when it was started, which tells it from a later one with its id
 
     def signal(self, number: signal.Signals) -> bool:
         """Sends a signal. Returns False where the process is gone."""

@@ -34,8 +34,6 @@ from integration.model.server import serving
 from integration.support import servers
 from integration.support.s3 import Lake
 
-__all__ = ["LONGEST_STALL", "MINISTACK", "Settings", "Verdict", "run_chaos"]
-
 LONGEST_STALL: Final = 180.0
 """Seconds after the last fault without a batch of a query that has something to do, at most."""
 _STOPPED_WITHIN: Final = 180.0
@@ -53,20 +51,13 @@ MINISTACK: Final = "ministack"
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked for.
-
-    Attributes:
-        seconds: with faults.
-        rate: orders a second.
-        s3: the server that has the files: `MINISTACK`, or one of `make foreign`.
-        output: a directory for logs, the table and the picture.
-    """
+    """What is asked for."""
 
     seed: int
-    seconds: float
-    rate: float
-    output: Path
-    s3: str = MINISTACK
+    seconds: float  # with faults
+    rate: float  # orders a second
+    output: Path  # a directory for logs, the table and the picture
+    s3: str = MINISTACK  # the server that has the files: `MINISTACK`, or one of `make foreign`
 
 
 @dataclass
@@ -89,14 +80,7 @@ class Verdict:
 
 
 def run_chaos(settings: Settings, say: Callable[[str], None]) -> Verdict:
-    """Runs, and leaves no process behind, however it ends.
-
-    Args:
-        say: takes a line that says how far it is.
-
-    Raises:
-        TimeoutError: the pipeline does not even start.
-    """
+    """Runs, and leaves no process behind, however it ends."""
     settings.output.mkdir(parents=True, exist_ok=True)
     settings.output.joinpath("faults.log").unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:

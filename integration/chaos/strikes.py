@@ -13,8 +13,6 @@ from typing import Final
 from integration.chaos.plan import Fault
 from integration.chaos.roles import Target, find
 
-__all__ = ["Strikes"]
-
 _FULL: Final = 200  # bytes that may still fit, at most
 
 
@@ -33,8 +31,7 @@ class Strikes:
     def begin(self, fault: Fault, mark: str) -> str | None:
         """Makes a fault: what it has hit. None where there is nothing to hit.
 
-        Args:
-            mark: in the environment of the driver's processes.
+        `mark`: in the environment of the driver's processes.
         """
         how, _, what = fault.kind.name.partition(" ")
         found = find(mark)

@@ -16,8 +16,6 @@ from integration.model.sending import WireFault
 from integration.model.server import ModelServer
 from integration.model.shards import Shard
 
-__all__ = ["Weather"]
-
 _THROTTLED: Final = "ProvisionedThroughputExceededException"
 _LIMITED: Final = "LimitExceededException"
 _KMS: Final = "KMSThrottlingException"
@@ -65,9 +63,7 @@ def _storm(chance: float) -> Mapping[str, _Rates]:
 class Weather:
     """Makes the faults of the service and takes them back.
 
-    Args:
-        clock: of the readers.
-        rotate: makes a new access key and returns the old one.
+    `rotate`: makes a new access key and returns the old one.
     """
 
     def __init__(self, server: ModelServer, clock: ReaderClock, rotate: Callable[[], str]) -> None:

@@ -17,8 +17,6 @@ from rich.text import Text
 from integration.demo.fanout import FanOutState
 from integration.demo.progress import Figures
 
-__all__ = ["Display", "LiveDisplay", "PlainDisplay", "Rate", "Snapshot", "make_display"]
-
 PLAIN_INTERVAL = 5.0
 
 

@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-__all__ = ["MARK", "WINDOW_SECONDS", "Click", "clicks", "expected_output", "expected_totals", "mark"]
-
 WINDOW_SECONDS = 10
 MARK = "mark"  # action, and section, of an event that is no click
 MARK_AHEAD = 3_600_000  # ms

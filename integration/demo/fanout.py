@@ -11,8 +11,6 @@ from integration.demo.pipeline import CONSUMER
 from integration.demo.progress import PipelineError
 from integration.support.kinesis import Streams
 
-__all__ = ["FanOut", "FanOutState"]
-
 SUBSCRIBED = re.compile(r"/(\S+): subscribed; batches end at")
 UNSUBSCRIBED = re.compile(r"/(\S+): no subscription covers its position")
 GONE_TIMEOUT = 120.0
@@ -20,29 +18,19 @@ GONE_TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class FanOutState:
-    """A consumer and its subscriptions.
-
-    Attributes:
-        status: the service's, or "not registered".
-        subscribed: ids of the shards that are read by a subscription.
-        shards: how many shards are open.
-    """
+    """A consumer and its subscriptions."""
 
     consumer: str
-    status: str
-    subscribed: frozenset[str]
-    shards: int
+    status: str  # the service's, or "not registered"
+    subscribed: frozenset[str]  # ids of the shards that are read by a subscription
+    shards: int  # how many shards are open
 
     def __str__(self) -> str:
         return f"consumer {self.consumer} {self.status}, {len(self.subscribed)} of {self.shards} subscribed"
 
 
 class FanOut:
-    """Watches the demo's consumer.
-
-    Args:
-        log: a file that the planning process and the agent write to.
-    """
+    """Watches the demo's consumer; `log`: a file that the planning process and the agent write to."""
 
     def __init__(self, streams: Streams, stream: str, log: Path) -> None:
         self._client = streams.client

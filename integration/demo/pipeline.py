@@ -15,8 +15,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from integration.demo.events import MARK, WINDOW_SECONDS
 from integration.support.kinesis import REGION
 
-__all__ = ["CONSUMER", "LATENCY", "Pipeline"]
-
 CONSUMER = "demo-clicks"
 LATENCY = "latency"  # what is observed: how many clicks, and the median of their ms since they were sent
 SCHEMA = "id string, user string, page string, action string, price long, at long, sent long"

@@ -14,8 +14,6 @@ from pathlib import Path
 from integration.demo.events import Click, clicks
 from integration.support.kinesis import Streams
 
-__all__ = ["Record", "produce"]
-
 TICK = 0.1  # seconds between two puts
 
 

@@ -13,8 +13,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.demo.pipeline import LATENCY
 
-__all__ = ["Figures", "Latency", "PipelineError", "Progress"]
-
 
 class PipelineError(Exception):
     """A query has failed."""

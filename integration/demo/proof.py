@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from integration.demo.events import Click, expected_output, expected_totals
 from integration.support.kinesis import Stored
 
-__all__ = ["Comparison", "checksum", "compare_clicks", "compare_totals"]
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:

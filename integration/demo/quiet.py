@@ -12,8 +12,6 @@ from pyspark.sql import SparkSession
 
 from integration.support.spark import spark_session
 
-__all__ = ["quiet_spark"]
-
 
 @contextlib.contextmanager
 def quiet_spark(directory: Path, settings: Mapping[str, str], log: Path) -> Iterator[SparkSession]:

@@ -23,8 +23,6 @@ from integration.support.drivers import Driver, started_drivers
 from integration.support.processes import marked_processes
 from integration.support.servers import LOOPBACK, answers, free_port, leashed, when_ready
 
-__all__ = ["Result", "judge", "take_course"]
-
 _DOWN: Final = 7.0  # seconds that the server is away
 _KILLS: Final = (2, 4)
 """The driver is killed when so many batches are committed."""
@@ -65,10 +63,8 @@ def take_course(
 ) -> Result:
     """Takes the course, and leaves no process and no file behind but the logs.
 
-    Args:
-        installed: what `server.install` returned.
-        logs: a directory that takes the logs of drivers and server.
-        say: takes a line that says how far it is.
+    `installed`: what `server.install` returned; `logs`: a directory that takes the logs of drivers and
+    server.
     """
     result = Result(server.name, server.version, target)
     began = time.monotonic()
@@ -166,11 +162,7 @@ def _run(server: _Process, plan: ForeignPlan, result: Result, say: Callable[[str
 
 
 def _start(drivers: list[Driver], plan: ForeignPlan, batches: int) -> set[int]:
-    """Starts a driver, and waits until so many batches are committed and it is somewhere in the next.
-
-    Returns:
-        The batches that it may be in.
-    """
+    """Starts a driver, and waits until so many batches are committed and it is somewhere in the next."""
     drivers.append(Driver(plan, "integration.foreign.driver"))
     drivers[-1].wait_until(lambda: plan.committed >= batches, f"{batches} batches")
     time.sleep(random.uniform(0, _LATER))
@@ -186,9 +178,7 @@ def _reason(error: Exception) -> str:
 def judge(target: Target, cut: set[int], result: Result) -> None:
     """Compares every row that is there with the one that was written.
 
-    Args:
-        cut: the batches that may have been written twice.
-        result: takes the counts and what is wrong.
+    `cut`: the batches that may have been written twice; `result`: takes the counts and what is wrong.
     """
     seen: Counter[int] = Counter()
     for row in target.read():

@@ -21,28 +21,17 @@ from integration.foreign.rows import PER_BATCH, awkward
 from integration.foreign.targets import TARGETS
 from integration.support.spark import spark_session
 
-__all__ = ["ForeignPlan"]
-
 
 @dataclass(frozen=True)
 class ForeignPlan:
-    """What a driver does.
+    """What a driver does."""
 
-    Attributes:
-        attempt: counts the drivers.
-        directory: of Spark and the checkpoint.
-        target: one of `TARGETS`, which shapes the rows.
-        source: options of the source `kinesis-efo`; empty: the rows are made by Spark.
-        options: of the sink, and its `format`.
-        batches: the query is stopped when so many are committed.
-    """
-
-    attempt: int
-    directory: str
-    target: str
-    source: dict[str, str]
-    options: dict[str, str]
-    batches: int
+    attempt: int  # counts the drivers
+    directory: str  # of Spark and the checkpoint
+    target: str  # one of `TARGETS`, which shapes the rows
+    source: dict[str, str]  # options of the source `kinesis-efo`; empty: the rows are made by Spark
+    options: dict[str, str]  # of the sink, and its `format`
+    batches: int  # the query is stopped when so many are committed
 
     def to_json(self) -> str:
         """For the command line."""

@@ -21,8 +21,6 @@ from integration.support.paths import ROOT
 from integration.support.s3 import Lake
 from integration.support.spark import spark_session
 
-__all__ = ["S3"]
-
 _SCHEMA: Final = (
     "id BIGINT, text STRING, data BINARY, price DECIMAL(38,10), list ARRAY<BIGINT>, map MAP<STRING,STRING>, "
     "part STRING"

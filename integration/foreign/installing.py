@@ -12,17 +12,11 @@ from pathlib import Path
 from integration.support.jars import JAVA, jars
 from integration.support.paths import BUILD
 
-__all__ = ["compiled_java", "go_command", "pip_command"]
-
 _TIMEOUT = 1800
 
 
 def pip_command(package: str, name: str) -> str:
-    """A command that the pip package brings.
-
-    Raises:
-        RuntimeError: it is not installed.
-    """
+    """A command that the pip package brings."""
     file = Path(sys.executable).with_name(name)
     if not file.exists():
         raise RuntimeError(f"pip package {package} is not installed")
@@ -56,11 +50,7 @@ def compiled_java(source: Path, *coordinates: str) -> str:
 
 
 def run(*command: str, **settings: str) -> None:
-    """Runs an installer.
-
-    Raises:
-        RuntimeError: it fails; the message ends with its output.
-    """
+    """Runs an installer."""
     done = subprocess.run(
         command,
         env={**os.environ, **settings},

@@ -11,8 +11,6 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-__all__ = ["PARTS", "PER_BATCH", "ROWS", "Row", "awkward", "expected", "from_json", "part_of"]
-
 ROWS: Final = 20_000
 PER_BATCH: Final = 2_000
 

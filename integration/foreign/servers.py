@@ -13,27 +13,18 @@ from integration.foreign.installing import compiled_java, go_command
 from integration.support.jars import JAVA, jars
 from integration.support.servers import LOOPBACK, free_port, node_package, seaweedfs_command
 
-__all__ = ["SERVERS", "ForeignServer"]
-
 
 @dataclass(frozen=True)
 class ForeignServer:
-    """One server.
-
-    Attributes:
-        version: that is installed.
-        targets: keys of `TARGETS`; the course is taken with each.
-        install: fetches it, and returns what `command` needs.
-        command: for what `install` returned, a port and the directory of its data.
-        end: the signal that ends it in the middle of the course.
-    """
+    """One server."""
 
     name: str
-    version: str
-    targets: Sequence[str]
-    install: Callable[[], str]
+    version: str  # that is installed
+    targets: Sequence[str]  # keys of `TARGETS`; the course is taken with each
+    install: Callable[[], str]  # fetches it, and returns what `command` needs
+    # for what `install` returned, a port and the directory of its data
     command: Callable[[str, int, Path], Sequence[str]]
-    end: signal.Signals = signal.SIGKILL
+    end: signal.Signals = signal.SIGKILL  # the signal that ends it in the middle of the course
 
 
 def _versitygw(file: str, port: int, directory: Path) -> Sequence[str]:

@@ -14,16 +14,9 @@ from pyspark.sql import DataFrame
 from integration.foreign.rows import Row, expected
 from integration.support.kinesis import REGION
 
-__all__ = ["Target"]
-
 
 class Target(ABC):
-    """One place to write to.
-
-    Args:
-        endpoint: of the server.
-        directory: for what is kept on this host.
-    """
+    """One place to write to; `directory`: for what is kept on this host."""
 
     source: Mapping[str, str] = {}
     """Options of the source `kinesis-efo`; empty: Spark makes the rows."""

@@ -20,8 +20,6 @@ from integration.foreign.rows import PER_BATCH, ROWS, Row, expected, from_json
 from integration.foreign.target import Target
 from integration.support.kinesis import Streams
 
-__all__ = ["TARGETS", "Target"]
-
 _AT_ONCE: Final = 10
 
 

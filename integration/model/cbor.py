@@ -13,19 +13,13 @@ from typing import Any, Final
 
 from botocore.parsers import BaseCBORParser
 
-__all__ = ["decode", "encode", "head"]
-
 _UNSIGNED, _NEGATIVE, _BYTES, _TEXT = range(4)
 _MAP, _ARRAY, _BREAK = b"\xbf", b"\x9f", b"\xff"
 _TIME: Final = b"\xc1"
 
 
 def encode(value: Any, times: Collection[str] = ()) -> bytes:
-    """`value` in CBOR.
-
-    Args:
-        times: fields of maps that hold times, in seconds.
-    """
+    """`value` in CBOR; `times`: fields of maps that hold times, in seconds."""
     parts: list[bytes] = []
     _write(parts.append, value, times)
     return b"".join(parts)
@@ -89,10 +83,6 @@ class _Parser(_SdkParser):  # type: ignore[misc]
 
 
 def decode(body: bytes) -> Any:
-    """What a request holds, with times in seconds.
-
-    Raises:
-        botocore.parsers.ResponseParserError: it is no CBOR.
-    """
+    """What a request holds, with times in seconds."""
     parser = _Parser()
     return parser.parse_data_item(parser.get_peekable_stream_from_bytes(body))

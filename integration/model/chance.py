@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-__all__ = ["fraction", "within"]
-
 
 def fraction(*things: object) -> float:
     """A number in [0, 1) for these things."""

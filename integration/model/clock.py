@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 from typing import Final, Protocol
 
-__all__ = ["SECOND", "Clock", "ManualClock", "RealClock"]
-
 SECOND: Final = 1_000_000
 """In microseconds, the unit of instants."""
 
@@ -36,19 +34,12 @@ class Clock(Protocol):
 
 
 class ManualClock:
-    """Stands still until somebody sleeps or `advance` is called.
-
-    Args:
-        now: microseconds since the epoch.
-
-    Attributes:
-        slept: seconds slept in all.
-    """
+    """Stands still until somebody sleeps or `advance` is called; `now`: microseconds since the epoch."""
 
     def __init__(self, now: int = 1_700_000_000 * SECOND) -> None:
         self._now = now
         self._elapsed = 0.0
-        self.slept = 0.0
+        self.slept = 0.0  # seconds slept in all
 
     def now(self) -> int:
         """See `Clock.now`."""
@@ -76,10 +67,9 @@ class ManualClock:
 class RealClock:
     """The machine's clock, off by something.
 
-    Args:
-        offset: seconds ahead of the machine's time of day; negative: behind.
-        drift: seconds that are gained each second, for example 0.001.
-        steps: seconds from now to by how much the time of day is set forward then.
+    `offset`: seconds ahead of the machine's time of day; negative: behind; `drift`: seconds that are gained
+    each second, for example 0.001; `steps`: seconds from now to by how much the time of day is set forward
+    then.
     """
 
     def __init__(

@@ -15,8 +15,6 @@ from integration.model.core import Core, Request, invalid, require
 from integration.model.errors import ModelError
 from integration.model.streams import Consumer, Stream
 
-__all__ = ["Consumers"]
-
 _ARN: Final = re.compile(r"(arn:aws[^:]*:kinesis:[^:]*:\d{12}:stream/[^/]+)/consumer/([^:]+):(\d+)")
 
 

@@ -14,8 +14,6 @@ from integration.model.laws import KIB
 from integration.model.shards import Shard
 from integration.model.streams import Stream
 
-__all__ = ["Control", "api_shard"]
-
 _HOUR = 3600 * SECOND
 _CREATING_STREAMS = 5
 

@@ -21,8 +21,6 @@ from integration.model.limits import CallLimit
 from integration.model.shards import Shard
 from integration.model.streams import LAST_HASH, Consumer, Stream
 
-__all__ = ["Core", "Request", "invalid", "require", "seconds_of"]
-
 Request = Mapping[str, Any]
 
 _STREAM_ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:(\d{12}):stream/([a-zA-Z0-9_.-]+)")
@@ -53,15 +51,7 @@ def seconds_of(instant: int) -> float:
 
 
 class Core:
-    """State under one lock, and what depends on nothing but it.
-
-    Attributes:
-        calls: how often each operation was called.
-        refusals: operation and code to how often it was refused, by a law or a fault.
-        expired_keys: access keys whose calls are refused with ExpiredTokenException.
-        generation: of iterators; those of an older one have expired.
-        unacknowledged: sequence numbers of records whose producer may not know that they were accepted.
-    """
+    """State under one lock, and what depends on nothing but it."""
 
     def __init__(
         self, laws: Laws, clock: Clock, *, seed: int, faults: FaultPlan, region: str, account: str
@@ -74,10 +64,12 @@ class Core:
         self.account = account
         self.lock = threading.RLock()
         self.streams: dict[str, Stream] = {}
-        self.calls: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()  # how often each operation was called
+        # operation and code to how often it was refused, by a law or a fault
         self.refusals: Counter[tuple[str, str]] = Counter()
-        self.expired_keys: set[str] = set()
-        self.generation = 0
+        self.expired_keys: set[str] = set()  # access keys whose calls are refused with ExpiredTokenException
+        self.generation = 0  # of iterators; those of an older one have expired
+        # sequence numbers of records whose producer may not know that they were accepted
         self.unacknowledged: set[str] = set()
         self.on_change: list[Callable[[], None]] = []
         self._rates: dict[tuple[str, str], CallLimit] = {}
@@ -174,11 +166,7 @@ class Core:
         return shard
 
     def limit_calls(self, operation: str, stream: str = "") -> None:
-        """Counts a call against the operation's rate.
-
-        Raises:
-            ModelError: LimitExceededException.
-        """
+        """Counts a call against the operation's rate."""
         found = self.laws.call_rates.get(operation)
         if found is None:
             return

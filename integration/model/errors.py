@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["LOST_ANSWER", "ModelError"]
-
 LOST_ANSWER: Final = "LostAnswer"
 """Not a code of the service: the call was carried out, and its answer does not arrive. A server closes the
 connection for it; in process it is raised as it is."""
@@ -33,8 +31,7 @@ _MESSAGES: Final[Mapping[str, str]] = {
 class ModelError(Exception):
     """A call that the service refuses.
 
-    Args:
-        code: as the API names it; the message and the HTTP status follow from it where they are not given.
+    `code`: as the API names it; the message and the HTTP status follow from it where they are not given.
     """
 
     def __init__(self, code: str, message: str | None = None, status: int | None = None) -> None:

@@ -15,8 +15,6 @@ from typing import Any
 
 from integration.model.errors import ModelError
 
-__all__ = ["Callback", "FaultPlan"]
-
 Callback = Callable[[str, Mapping[str, Any]], ModelError | str | None]
 """Given an operation and its request: the error, or the code, that it fails with; None: it does not."""
 
@@ -24,13 +22,7 @@ Callback = Callable[[str, Mapping[str, Any]], ModelError | str | None]
 class FaultPlan:
     """What fails. Called by the model under its lock.
 
-    Args:
-        rates: operation (``"*"`` for each) to code to how often (0 to 1).
-        callback: asked first.
-        seed: of the random numbers.
-
-    Attributes:
-        fired: operation and code to how often it failed so.
+    `rates`: operation (``"*"`` for each) to code to how often (0 to 1); `callback`: asked first.
     """
 
     def __init__(
@@ -44,7 +36,7 @@ class FaultPlan:
         self._callback = callback
         self._rng = random.Random(seed)
         self._forced: dict[str, list[ModelError]] = {}
-        self.fired: Counter[tuple[str, str]] = Counter()
+        self.fired: Counter[tuple[str, str]] = Counter()  # operation and code to how often it failed so
 
     def force(self, operation: str, fault: ModelError | str, *, times: int = 1) -> None:
         """The next `times` calls of an operation fail."""

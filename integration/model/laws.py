@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
 
-__all__ = ["KIB", "MIB", "Laws", "Scope"]
-
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["CallLimit", "ReadLimit", "TokenBucket"]
-
 
 class CallLimit:
     """Limits the calls in any second. A refused call does not count."""

@@ -22,8 +22,6 @@ from sluice.retry import Backoff, Retrier
 from sluice.source.logs.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
 from sluice.source.model.splits import Split, SplitId
 
-__all__ = ["BACKOFFS", "NO_RETRIES", "ModelLog", "service_error"]
-
 T = TypeVar("T")
 
 BACKOFFS: Final[Mapping[str, Backoff]] = {
@@ -43,16 +41,8 @@ _TARGET: Final = "http://model"
 class ModelLog(StreamLog):
     """Implements `sluice.source.StreamLog`, and does to a stream what tests do to `MemoryLog`.
 
-    Args:
-        model: the service.
-        backoffs: how each operation is retried.
-        skew: seconds by which `server_time` is ahead of the service's clock, because no answer has shown the
-            local clock to be off.
-        jitter: as that of `Retrier`.
-
-    Attributes:
-        failures: operation and code to how often a call failed so, retried or not.
-        limits: the limit of every GetRecords, in order.
+    `model`: the service; `backoffs`: how each operation is retried; `skew`: seconds by which `server_time` is
+    ahead of the service's clock, because no answer has shown the local clock to be off.
     """
 
     def __init__(
@@ -65,8 +55,9 @@ class ModelLog(StreamLog):
     ) -> None:
         self.model = model
         self.skew = skew
+        # operation and code to how often a call failed so, retried or not
         self.failures: Counter[tuple[str, str]] = Counter()
-        self.limits: list[int] = []
+        self.limits: list[int] = []  # the limit of every GetRecords, in order
         self._backoffs = backoffs
         self._retrier = Retrier(model.clock.sleep, jitter)
 

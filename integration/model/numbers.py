@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["LAST_PLACE", "Decoded", "decode", "encode"]
-
 LAST_PLACE: Final = 2**63 - 1
 """The place in a closed shard's EndingSequenceNumber."""
 

@@ -7,26 +7,18 @@ from typing import NamedTuple
 
 from integration.model.core import Core
 
-__all__ = ["Accepted", "Oracle"]
-
 
 class Accepted(NamedTuple):
-    """A record that is, or was, in a stream.
-
-    Attributes:
-        arrival: microseconds since the epoch.
-        has_expired: no reader can get it any more.
-        was_read: it was in a page or in an event at least once, whether the answer arrived or not.
-    """
+    """A record that is, or was, in a stream."""
 
     stream: str
     shard: str
     sequence_number: str
-    arrival: int
+    arrival: int  # microseconds since the epoch
     partition_key: str
     data: bytes
-    has_expired: bool
-    was_read: bool
+    has_expired: bool  # no reader can get it any more
+    was_read: bool  # it was in a page or in an event at least once, whether the answer arrived or not
 
     @property
     def is_lost(self) -> bool:

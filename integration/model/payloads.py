@@ -21,8 +21,6 @@ from sluice.errors import ServiceError
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
 
-__all__ = ["ModelPayloads", "ModelSubscribing"]
-
 _OPERATION = "SubscribeToShard"
 _STEP = 0.25  # seconds of the model
 
@@ -31,8 +29,7 @@ class ModelPayloads:
     """One subscription. Its events are in JSON and in CBOR by turns, as where agents and tasks of different
     options or versions meet.
 
-    Args:
-        silence_limit: seconds without an event after which the connection counts as dead.
+    `silence_limit`: seconds without an event after which the connection counts as dead.
     """
 
     def __init__(self, subscription: Subscription, target: str, clock: Clock, silence_limit: float) -> None:
@@ -43,11 +40,7 @@ class ModelPayloads:
         self._codecs = cycle(CODECS.values())
 
     def next_payload(self) -> bytes | None:
-        """The next event; None at the end that the service made.
-
-        Raises:
-            ServiceError: the service ended the subscription with an error, or nothing came.
-        """
+        """The next event; None at the end that the service made."""
         until = self._clock.elapsed() + self._silence_limit
         while self._clock.elapsed() < until:
             try:
@@ -74,12 +67,7 @@ class ModelPayloads:
 
 
 class ModelSubscribing:
-    """Subscribes one consumer.
-
-    Args:
-        consumer_arn: of a consumer that is registered with the model.
-        silence_limit: see `ModelPayloads`.
-    """
+    """Subscribes one consumer; `consumer_arn`: of a consumer that is registered with the model."""
 
     def __init__(self, model: KinesisModel, consumer_arn: str, *, silence_limit: float = 16.0) -> None:
         self.opened: list[ModelPayloads] = []
@@ -98,11 +86,7 @@ class ModelSubscribing:
         return cls(model, arn)
 
     def __call__(self, split: SplitId, start: IteratorStart) -> ModelPayloads:
-        """Calls SubscribeToShard once.
-
-        Raises:
-            ServiceError: the call is refused.
-        """
+        """Calls SubscribeToShard once."""
         position: dict[str, Any] = {"Type": start.kind}
         if start.sequence_number is not None:
             position["SequenceNumber"] = start.sequence_number

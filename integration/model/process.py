@@ -18,8 +18,6 @@ from integration.model.steering import Steering
 from integration.support.paths import ROOT
 from integration.support.servers import leashed
 
-__all__ = ["running"]
-
 _READY_TIMEOUT: Final = 60.0
 
 
@@ -29,9 +27,7 @@ def running(
 ) -> Iterator[Steering]:
     """Serves a model until the block ends, or this process does.
 
-    Args:
-        laws: all of them where none are given.
-        offset, drift: of its clock, see `RealClock`.
+    `laws`: all of them where none are given; `offset`, `drift`: of its clock, see `RealClock`.
     """
     arguments = ["-m", "integration.model", f"--seed={seed}", f"--offset={offset}", f"--drift={drift}"]
     standard = Laws()

@@ -17,8 +17,6 @@ from integration.model.errors import ModelError
 from integration.model.shards import Place, Shard, StoredRecord
 from integration.model.streams import Stream
 
-__all__ = ["Page", "Reads", "Stranger", "api_record", "child_shards", "start_place"]
-
 _BY_NUMBER: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
 _KINDS: Final = (*_BY_NUMBER, "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP")
 
@@ -38,14 +36,10 @@ class Stranger:
 
     Its pauses differ by a tenth, as those of a reader do whose answers take their time. With pauses that are
     all the same it would get each read the moment that the limit allows one more, and nobody else would read.
-
-    Attributes:
-        calls: a second; one above the limit is refused, as others' are.
-        size: bytes of each of its pages.
     """
 
-    calls: float
-    size: int = 0
+    calls: float  # a second; one above the limit is refused, as others' are
+    size: int = 0  # bytes of each of its pages
 
     def pause(self, chance: float) -> float:
         """Seconds until its next call; `chance` is in [0, 1)."""
@@ -80,8 +74,7 @@ def child_shards(shard: Shard) -> list[dict[str, Any]]:
 def start_place(core: Core, stream: Stream, shard: Shard, kind: str, request: Request) -> Place:
     """Where an iterator, or a subscription, starts.
 
-    Args:
-        request: has StartingSequenceNumber or SequenceNumber, or Timestamp (seconds).
+    `request`: has StartingSequenceNumber or SequenceNumber, or Timestamp (seconds).
     """
     now = core.clock.now()
     number = request.get("StartingSequenceNumber", request.get("SequenceNumber"))

@@ -15,8 +15,6 @@ from integration.model.errors import ModelError
 from integration.model.shards import Shard
 from integration.model.streams import LAST_HASH, Stream
 
-__all__ = ["Resharding"]
-
 _DAY = 24 * 3600.0
 _SCALINGS_A_DAY = 10
 

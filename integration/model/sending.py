@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["CutError", "Sender", "WireFault", "WireFaults"]
-
 _LINGER: Final = struct.pack("ii", 1, 0)  # closing sends a reset
 
 
@@ -20,23 +18,17 @@ class CutError(ConnectionError):
 
 @dataclass(frozen=True, kw_only=True)
 class WireFault:
-    """What happens to the body of an answer.
+    """What happens to the body of an answer."""
 
-    Attributes:
-        operation: whose answers; ``"*"`` for each.
-        kind: ``cut``: the connection closes before byte `at`. ``reset``: the same with a TCP reset. ``flip``:
-            the bits of byte `at` are flipped. ``stall``: before byte `at` nothing comes for `seconds`.
-            ``trickle``: from byte `at` on, `step` bytes come every `seconds`.
-        at: bytes of the body before the fault. Bytes of an event stream count as frames, not as chunks.
-        times: how many answers it happens to.
-    """
-
-    operation: str = "*"
+    operation: str = "*"  # whose answers; ``"*"`` for each
+    # ``cut``: the connection closes before byte `at`. ``reset``: the same with a TCP reset. ``flip``: the
+    # bits of byte `at` are flipped. ``stall``: before byte `at` nothing comes for `seconds`. ``trickle``:
+    # from byte `at` on, `step` bytes come every `seconds`
     kind: Literal["cut", "reset", "flip", "stall", "trickle"] = "cut"
-    at: int = 0
+    at: int = 0  # bytes of the body before the fault. Bytes of an event stream count as frames, not as chunks
     seconds: float = 1.0
     step: int = 1
-    times: int = 1
+    times: int = 1  # how many answers it happens to
 
 
 class WireFaults:
@@ -64,11 +56,7 @@ class WireFaults:
 
 
 class Sender:
-    """Sends the body of one answer, with at most one fault.
-
-    Args:
-        stopping: ends waits.
-    """
+    """Sends the body of one answer, with at most one fault; `stopping`: ends waits."""
 
     def __init__(self, connection: socket.socket, fault: WireFault | None, stopping: threading.Event) -> None:
         self._connection = connection
@@ -86,11 +74,7 @@ class Sender:
         self._connection.sendall(data)
 
     def send(self, data: bytes) -> None:
-        """Sends bytes of the body.
-
-        Raises:
-            CutError: the fault says so.
-        """
+        """Sends bytes of the body."""
         for part in self._parts(data):
             self._connection.sendall(part)
             self._sent += len(part)

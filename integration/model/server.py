@@ -30,8 +30,6 @@ from integration.model.steering import PREFIX, steer
 from integration.model.subscriptions import Subscription
 from integration.model.wire import CODECS, Codec, error_frame, event_frame
 
-__all__ = ["LOOPBACK", "ModelServer", "serving"]
-
 LOOPBACK: Final = "127.0.0.1"
 
 _ACCESS_KEY: Final = re.compile(r"Credential=([^/]+)/")
@@ -40,12 +38,7 @@ _SOON: Final = 0.02
 
 
 class ModelServer:
-    """Serves a model until it is closed.
-
-    Args:
-        port: 0 for a free one.
-        host: an address of this machine.
-    """
+    """Serves a model until it is closed; `port`: 0 for a free one; `host`: an address of this machine."""
 
     def __init__(self, model: KinesisModel, port: int = 0, host: str = LOOPBACK) -> None:
         self.model = model

@@ -20,22 +20,14 @@ from integration.model.shards import Shard, StoredRecord
 from integration.model.subscriptions import Subscription, Subscriptions
 from integration.model.writes import Writes
 
-__all__ = ["KinesisModel"]
-
 T = TypeVar("T")
 
 
 class KinesisModel:
     """Kinesis Data Streams of one account and region. Thread-safe; nothing inside waits or runs by itself.
 
-    Args:
-        laws: which rules hold.
-        clock: the service's; nobody else may set it back by `Clock.elapsed`.
-        seed: of everything that is left to chance.
-        faults: what fails on top of the laws.
-
-    Attributes:
-        oracle: what really happened.
+    `laws`: which rules hold; `clock`: the service's; nobody else may set it back by `Clock.elapsed`; `seed`:
+    of everything that is left to chance; `faults`: what fails on top of the laws.
     """
 
     def __init__(
@@ -63,7 +55,7 @@ class KinesisModel:
         self._resharding = resharding = Resharding(core)
         consumers = Consumers(core, control)
         self._subscriptions = Subscriptions(core, consumers)
-        self.oracle = Oracle(core)
+        self.oracle = Oracle(core)  # what really happened
         self._operations: Mapping[str, Callable[[Request], dict[str, Any]]] = {
             "CreateStream": control.create_stream,
             "DecreaseStreamRetentionPeriod": control.decrease_stream_retention_period,
@@ -94,13 +86,8 @@ class KinesisModel:
     def call(self, operation: str, request: Request | None = None, *, access_key: str = "") -> dict[str, Any]:
         """Carries out an operation.
 
-        Args:
-            operation: as the API names it.
-            request: as the API has it, with bytes for data and seconds since the epoch for times.
-            access_key: whose call it is; see `expire_credentials`.
-
-        Raises:
-            ModelError: the service refuses it, or its answer is lost.
+        `operation`: as the API names it; `request`: as the API has it, with bytes for data and seconds since
+        the epoch for times; `access_key`: whose call it is; see `expire_credentials`.
         """
         function = self._operations.get(operation)
         if function is None:
@@ -208,8 +195,7 @@ class KinesisModel:
     ) -> tuple[str, StoredRecord]:
         """Puts a record past all limits and faults; its shard's id and the record as it is kept.
 
-        Args:
-            arrival: microseconds since the epoch; now, where it is not given.
+        `arrival`: microseconds since the epoch; now, where it is not given.
         """
         with self._core.lock:
             self._core.settle()

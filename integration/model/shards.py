@@ -17,8 +17,6 @@ from integration.model.clock import SECOND
 from integration.model.laws import Laws
 from integration.model.limits import CallLimit, ReadLimit, TokenBucket
 
-__all__ = ["Place", "Reading", "Shard", "StoredRecord"]
-
 _UNDECIDED = -1
 
 
@@ -37,67 +35,44 @@ class StoredRecord(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an iterator or a subscription is.
+    """Where an iterator or a subscription is."""
 
-    Attributes:
-        at: the next record is the first one at this place or behind it.
-        empty: empty pages before the next record; -1: not decided yet.
-    """
-
-    at: int
-    empty: int = _UNDECIDED
+    at: int  # the next record is the first one at this place or behind it
+    empty: int = _UNDECIDED  # empty pages before the next record; -1: not decided yet
 
 
 class Reading(NamedTuple):
-    """What one look at a shard gives.
-
-    Attributes:
-        first, last: the records, by their indexes; `last` is not one of them.
-        place: where the next reading starts.
-        millis_behind: as the API has it.
-        is_end: the shard is closed, and nothing follows.
-        size: of the records, in bytes.
-    """
+    """What one look at a shard gives."""
 
     first: int
-    last: int
-    place: Place
-    millis_behind: int
-    is_end: bool = False
-    size: int = 0
+    last: int  # first, last: the records, by their indexes; `last` is not one of them
+    place: Place  # where the next reading starts
+    millis_behind: int  # as the API has it
+    is_end: bool = False  # the shard is closed, and nothing follows
+    size: int = 0  # of the records, in bytes
 
 
 @dataclass(eq=False)
 class Shard:
-    """One shard.
-
-    Attributes:
-        index: the number in its id.
-        created: microseconds since the epoch, by the service's clock.
-        born: the same by `Clock.elapsed`; listings go by it.
-        created_second: what its sequence numbers say; later than that of its parents.
-        closed, closed_elapsed: when it was closed, by both hands of the clock; None while it is open.
-        is_expired: not listed any more, and gone for readers. It never comes back.
-        first: index of the oldest record that has not expired.
-        was_read: for each record, whether anybody was given it.
-    """
+    """One shard."""
 
     stream: str
-    index: int
+    index: int  # the number in its id
     parents: tuple[str, ...]
     hash_range: tuple[int, int]
-    created: int
-    born: float
-    created_second: int
+    created: int  # microseconds since the epoch, by the service's clock
+    born: float  # the same by `Clock.elapsed`; listings go by it
+    created_second: int  # what its sequence numbers say; later than that of its parents
     seed: object
     laws: Laws
     closed: int | None = None
+    # closed, closed_elapsed: when it was closed, by both hands of the clock; None while it is open
     closed_elapsed: float | None = None
-    is_expired: bool = False
+    is_expired: bool = False  # not listed any more, and gone for readers. It never comes back
     children: list[Shard] = field(default_factory=list)
     records: list[StoredRecord] = field(default_factory=list)
-    first: int = 0
-    was_read: bytearray = field(default_factory=bytearray)
+    first: int = 0  # index of the oldest record that has not expired
+    was_read: bytearray = field(default_factory=bytearray)  # for each record, whether anybody was given it
     places: list[int] = field(default_factory=list)
     read_limit: ReadLimit = field(default_factory=ReadLimit)
     iterator_limit: CallLimit = field(default_factory=CallLimit)
@@ -140,9 +115,7 @@ class Shard:
     def put(self, key: str, data: bytes, arrival: int, now: int) -> StoredRecord:
         """Takes a record, whatever the limits say.
 
-        Args:
-            arrival: what the record says of its arrival.
-            now: by which its place is chosen.
+        `arrival`: what the record says of its arrival; `now`: by which its place is chosen.
         """
         place = max(self._last_place + 1, now - self.created)
         index = len(self.records)

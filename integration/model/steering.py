@@ -22,8 +22,6 @@ from integration.model.oracle import Accepted
 from integration.model.sending import WireFault, WireFaults
 from integration.model.service import KinesisModel
 
-__all__ = ["PREFIX", "Steering", "steer"]
-
 PREFIX: Final = "/_model/"
 
 _Parameters = dict[str, Any]
@@ -133,11 +131,7 @@ class Steering:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def do(self, verb: str, **parameters: Any) -> Any:
-        """Carries out a verb.
-
-        Raises:
-            ValueError: it cannot be done.
-        """
+        """Carries out a verb."""
         request = urllib.request.Request(  # noqa: S310 - our own loopback address
             f"{self.endpoint}{PREFIX}{verb}",
             data=json.dumps(parameters).encode(),
@@ -162,8 +156,7 @@ class Steering:
     def fill(self, stream: str, records: int, size: int, *, rate: float = MIB) -> int:
         """Puts `records` of `size` bytes to each open shard, and returns how many in all.
 
-        Args:
-            rate: bytes a second and shard of their producer. So much time passes, for the service alone.
+        `rate`: bytes a second and shard of their producer. So much time passes, for the service alone.
         """
         return int(self.do("fill", stream=stream, records=records, size=size, rate=rate))
 

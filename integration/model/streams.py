@@ -11,8 +11,6 @@ from integration.model.clock import SECOND
 from integration.model.laws import Laws
 from integration.model.shards import Shard
 
-__all__ = ["LAST_HASH", "Consumer", "Stream"]
-
 LAST_HASH = 2**128 - 1
 
 
@@ -29,20 +27,12 @@ class Consumer:
 
 @dataclass(eq=False)
 class Stream:
-    """One stream.
-
-    Attributes:
-        number: tells it from another stream of the same name.
-        created: microseconds since the epoch.
-        pending: what ends its status, and when (by `Clock.elapsed`).
-        reshards: when UpdateShardCount was called, by `Clock.elapsed`.
-        missed: shard ids to how many listings leave them out yet.
-    """
+    """One stream."""
 
     name: str
     arn: str
-    number: int
-    created: int
+    number: int  # tells it from another stream of the same name
+    created: int  # microseconds since the epoch
     seed: int
     status: str = "CREATING"
     retention_hours: int = 24
@@ -50,9 +40,11 @@ class Stream:
     mode: str = "PROVISIONED"
     shards: dict[str, Shard] = field(default_factory=dict)
     consumers: dict[str, Consumer] = field(default_factory=dict)
+    # what ends its status, and when (by `Clock.elapsed`)
     pending: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    # when UpdateShardCount was called, by `Clock.elapsed`
     reshards: list[float] = field(default_factory=list)
-    missed: dict[str, int] = field(default_factory=dict)
+    missed: dict[str, int] = field(default_factory=dict)  # shard ids to how many listings leave them out yet
     _open: list[Shard] | None = None
     _starts: list[int] | None = None
 
@@ -86,8 +78,7 @@ class Stream:
         """The shards as one listing has them, by id. It may miss some; see `Laws.listing_delay`,
         `listing_holes`, `listing_gaps`.
 
-        Args:
-            elapsed: the time by `Clock.elapsed`.
+        `elapsed`: the time by `Clock.elapsed`.
         """
         found = []
         new: set[str] = set()  # not listed yet

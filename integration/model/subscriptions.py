@@ -17,8 +17,6 @@ from integration.model.reads import api_record, child_shards, start_place
 from integration.model.shards import Place, Reading, Shard
 from integration.model.streams import Consumer, Stream
 
-__all__ = ["Subscription", "Subscriptions"]
-
 
 class _Key(NamedTuple):
     """What subscriptions exclude one another by."""
@@ -38,18 +36,13 @@ class _Line:
 
 
 class Subscription:
-    """One subscription, polled by `next_event`. Nobody waits inside.
-
-    Attributes:
-        has_ended: nothing comes any more.
-        has_pushed_end: the event that says that the shard has ended was pushed.
-    """
+    """One subscription, polled by `next_event`. Nobody waits inside."""
 
     def __init__(  # noqa: PLR0917 - made in one place
         self, core: Core, line: _Line, stream: Stream, consumer: Consumer, shard: Shard, place: Place
     ) -> None:
-        self.has_ended = False
-        self.has_pushed_end = False
+        self.has_ended = False  # nothing comes any more
+        self.has_pushed_end = False  # the event that says that the shard has ended was pushed
         self._core = core
         self._line = line
         self._stream = stream
@@ -63,11 +56,7 @@ class Subscription:
         self._is_taken_over = False
 
     def next_event(self) -> dict[str, Any] | None:
-        """The next SubscribeToShardEvent; None: nothing yet, or nothing any more (see `has_ended`).
-
-        Raises:
-            ModelError: the service ends the subscription with this error.
-        """
+        """The next SubscribeToShardEvent; None: nothing yet, or nothing any more (see `has_ended`)."""
         with self._core.lock:
             if self.has_ended or self._is_silent:
                 return None

@@ -18,8 +18,6 @@ from botocore.parsers import ResponseParserError
 from integration.model import cbor
 from integration.model.errors import ModelError
 
-__all__ = ["CODECS", "TIMES", "CborCodec", "Codec", "JsonCodec", "error_frame", "event_frame"]
-
 TIMES: Final = frozenset(
     {
         "ApproximateArrivalTimestamp",
@@ -42,11 +40,7 @@ class Codec(Protocol):
         """Of the payloads of events."""
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        """A request.
-
-        Raises:
-            ModelError: SerializationException.
-        """
+        """A request."""
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
         """An answer, an event or an error."""

@@ -13,8 +13,6 @@ from integration.model.errors import LOST_ANSWER, ModelError
 from integration.model.shards import Shard, StoredRecord
 from integration.model.streams import LAST_HASH, Stream
 
-__all__ = ["Writes", "hash_key"]
-
 
 def hash_key(partition_key: str) -> int:
     """The hash key of a partition key: its MD5 as a 128-bit number."""
@@ -71,8 +69,7 @@ class Writes:
     ) -> tuple[Shard, StoredRecord]:
         """Puts a record whatever the limits say, for tests.
 
-        Args:
-            arrival: microseconds since the epoch; by the service's clock where it is not given.
+        `arrival`: microseconds since the epoch; by the service's clock where it is not given.
         """
         core = self._core
         found = core.named(stream)

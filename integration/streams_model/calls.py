@@ -17,8 +17,6 @@ from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, micros_from_seconds, micros_to_datetime
 from sluice.retry import Backoff, Retrier
 
-__all__ = ["ModelCalls"]
-
 T = TypeVar("T")
 
 LISTING: Final = Backoff(10, 1.0, 5.0, 1.5, throttle_patience=900.0)

@@ -22,23 +22,16 @@ from integration.model.limits import CallLimit
 from integration.streams_model.laws import Laws
 from sluice.instants import micros_to_datetime
 
-__all__ = ["Stored", "StreamsModel"]
-
 _KEY_SPACE: Final = 2**32
 Item = Mapping[str, Mapping[str, Any]]
 
 
 class Stored(NamedTuple):
-    """A record that was accepted.
-
-    Attributes:
-        number: its sequence number.
-        made_at: microseconds since the epoch, as answers have it.
-    """
+    """A record that was accepted."""
 
     shard: str
-    number: int
-    made_at: int
+    number: int  # its sequence number
+    made_at: int  # microseconds since the epoch, as answers have it
     fields: Mapping[str, Any]
     size: int
     begins_portion: bool
@@ -81,12 +74,7 @@ class _Iterator:
 
 
 class StreamsModel:
-    """See the package's docstring. May be used from several threads.
-
-    Attributes:
-        calls: how often each operation was called.
-        faults: what fails besides.
-    """
+    """See the package's docstring. May be used from several threads."""
 
     def __init__(
         self,
@@ -99,8 +87,8 @@ class StreamsModel:
     ) -> None:
         self.laws = laws or Laws()
         self.clock = clock or ManualClock()
-        self.faults = faults or FaultPlan()
-        self.calls: Counter[str] = Counter()
+        self.faults = faults or FaultPlan()  # what fails besides
+        self.calls: Counter[str] = Counter()  # how often each operation was called
         self.refusals: Counter[tuple[str, str]] = Counter()
         self._seed = seed
         self._region = region
@@ -184,11 +172,7 @@ class StreamsModel:
     # --- the service ----------------------------------------------------------------------------------
 
     def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Carries out an operation. Times are seconds, binary values are base64.
-
-        Raises:
-            ModelError: it is refused.
-        """
+        """Carries out an operation. Times are seconds, binary values are base64."""
         with self._lock:
             self.calls[operation] += 1
             self._settle()

@@ -14,18 +14,12 @@ import msgspec
 from integration.model.errors import LOST_ANSWER, ModelError
 from integration.streams_model.model import StreamsModel
 
-__all__ = ["serving"]
-
 _LOOPBACK: Final = "127.0.0.1"
 
 
 @contextlib.contextmanager
 def serving(model: StreamsModel, port: int = 0) -> Iterator[str]:
-    """Serves a model until the block ends.
-
-    Yields:
-        Its endpoint.
-    """
+    """Serves a model until the block ends."""
 
     class Handler(_Handler):
         served = model

@@ -18,17 +18,11 @@ from botocore.retries.throttling import CubicCalculator
 from sluice.sink import RequestInfo, ResultInfo
 from sluice.sink.contracts import RateLimitingStrategy
 
-__all__ = ["AdaptiveModeStrategy"]
-
 _UNLIMITED = 2**31 - 1
 
 
 class AdaptiveModeStrategy(RateLimitingStrategy):
-    """Sends at the requests a second that the SDK would allow itself.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """Sends at the requests a second that the SDK would allow itself; `clock`: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.current_time = clock  # as botocore.retries.bucket.Clock has it

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-__all__ = ["repeating"]
-
 _JOIN_TIMEOUT: Final = 300.0
 
 
@@ -16,8 +14,7 @@ _JOIN_TIMEOUT: Final = 300.0
 def repeating(action: Callable[[], object], pause: float) -> Iterator[None]:
     """Calls `action` again and again until the ``with`` block ends, and raises what it raised.
 
-    Args:
-        pause: seconds before each call.
+    `pause`: seconds before each call.
     """
     stopping = threading.Event()
     failed: list[BaseException] = []

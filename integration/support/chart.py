@@ -9,8 +9,6 @@ from pathlib import Path
 
 from integration.support.paths import BUILD
 
-__all__ = ["OUTPUT", "Line", "Panel", "draw"]
-
 OUTPUT = BUILD / "benchmarks"
 COLOURS = ("#1f6feb", "#d1242f", "#2da44e", "#8250df")
 WIDTH, HEIGHT, LEFT, TOP = 760, 200, 80, 34

@@ -13,8 +13,6 @@ from integration.support.queries import wait_until
 from integration.support.servers import LOOPBACK, leashed
 from integration.support.spark import JVM_OPTIONS
 
-__all__ = ["HOSTS", "standalone_cluster"]
-
 HOSTS = ("127.0.0.1", "127.0.0.2")
 _CORES = "2"
 _MEMORY = "1g"

@@ -29,8 +29,6 @@ from integration.support.kinesis import REGION
 from integration.support.queries import read_stream
 from integration.support.spark import configuration, prepare_environment
 
-__all__ = ["PROGRESS", "ROWS", "TASKS", "ApplicationPlan", "QueryPlan"]
-
 ROWS = 24_000
 TASKS = 6
 PROGRESS = "progress.jsonl"
@@ -40,15 +38,11 @@ _OF_ONE_HOST = ("spark.driver.bindAddress", "spark.driver.host")
 
 @dataclass(frozen=True)
 class ApplicationPlan:
-    """What the driver is started with.
-
-    Attributes:
-        settings: Spark properties.
-    """
+    """What the driver is started with."""
 
     master: str
     directory: str
-    settings: dict[str, str]
+    settings: dict[str, str]  # Spark properties
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -56,22 +50,16 @@ class ApplicationPlan:
 
 @dataclass(frozen=True)
 class QueryPlan:
-    """A query.
-
-    Attributes:
-        directory: for its rows, its progress and its checkpoint.
-        options: of the source.
-        sink: options of the sink, to which rows are written that Spark makes, `ROWS` a batch from `TASKS`
-            tasks. Empty: the rows of the source go to files.
-        millis_per_row: that a task takes for a row, besides.
-    """
+    """A query."""
 
     endpoint: str
     stream: str
-    directory: str
-    options: dict[str, str]
+    directory: str  # for its rows, its progress and its checkpoint
+    options: dict[str, str]  # of the source
+    # options of the sink, to which rows are written that Spark makes, `ROWS` a batch from `TASKS` tasks.
+    # Empty: the rows of the source go to files
     sink: dict[str, str]
-    millis_per_row: int = 0
+    millis_per_row: int = 0  # that a task takes for a row, besides
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -35,8 +35,6 @@ from integration.support.spark import prepare_environment, spark_session
 from integration.support.watched import Stranger, copying_query, listening
 from sluice.metrics import PrometheusExporter, SluiceListener
 
-__all__ = ["WatchedRun", "watched_run"]
-
 DOCS: Final = ROOT / "docs" / "monitoring"
 VARIABLES: Final = {"$query": ".*", "$__rate_interval": "10s"}
 RATE: Final = 200
@@ -46,15 +44,11 @@ REFUSALS: Final = {"PutRecords.record": {"ProvisionedThroughputExceededException
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """What Prometheus has of a run.
-
-    Attributes:
-        start, end: of the run, in seconds since the epoch.
-    """
+    """What Prometheus has of a run."""
 
     server: Prometheus
     start: float
-    end: float
+    end: float  # start, end: of the run, in seconds since the epoch
 
     def panels(self) -> Iterator[Panel]:
         """The panels of the dashboard that have series."""
@@ -75,11 +69,7 @@ class WatchedRun:
                 yield Panel(f"{panel['title']} ({unit})", lines)
 
     def series(self, expression: str) -> list[Any]:
-        """What Prometheus answers to an expression of the dashboard.
-
-        Raises:
-            QueryRefusedError: it does not understand it.
-        """
+        """What Prometheus answers to an expression of the dashboard."""
         for name, value in VARIABLES.items():
             expression = expression.replace(name, value)
         return self.server.query_range(expression, self.start, self.end, STEP)
@@ -115,11 +105,7 @@ def alerts() -> list[str]:
 def watched_run(
     spark: SparkSession, service: ModelStreams, directory: Path, seconds: float
 ) -> Iterator[WatchedRun]:
-    """A run of so many seconds. Prometheus answers until the ``with`` block ends.
-
-    Raises:
-        FileNotFoundError: there is no Prometheus on this machine.
-    """
+    """A run of so many seconds. Prometheus answers until the ``with`` block ends."""
     exporter = PrometheusExporter(port=0)
     stream, sink = service.create(2, name="orders"), service.create(1, name="orders-out")
     shard = min(service.open_shards(stream))

@@ -20,8 +20,6 @@ from integration.support.paths import ROOT
 from integration.support.processes import marked_processes
 from integration.support.queries import wait_until
 
-__all__ = ["TIMEOUT", "Driver", "Line", "Outcome", "started_drivers"]
-
 TIMEOUT = 300.0  # only what is broken takes as long, however busy the machine is
 
 Line = tuple[str, str, int, str]
@@ -41,9 +39,7 @@ class Plan(Protocol):
 class Driver:
     """A driver with its JVM and Python workers; all of them have `mark` in their environment.
 
-    Args:
-        plan: what it is told, as JSON.
-        module: what it runs.
+    `plan`: what it is told, as JSON; `module`: what it runs.
     """
 
     def __init__(self, plan: Plan, module: str = "integration.support.replay_driver") -> None:

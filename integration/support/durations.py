@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["seconds_of"]
-
 _A_TEST = 0.05
 _SECONDS = {
     "integration/test_soak.py": 600,

@@ -14,20 +14,6 @@ from integration.support.processes import marked_processes
 from integration.support.queries import wait_until
 from integration.support.recorder import Recorder
 
-__all__ = [
-    "MARK",
-    "agents",
-    "consumers",
-    "counting",
-    "is_alive",
-    "kill",
-    "parent_of",
-    "register",
-    "wait_for_agent",
-    "wait_for_no_agents",
-    "wait_until_pushed",
-]
-
 MARK = "SLUICE_TEST_MARK"
 """An environment variable: what these tests start has a value of its own there, which is passed on."""
 
@@ -44,8 +30,7 @@ class Counting(Protocol):
 def agents(mark: str | None = None) -> list[int]:
     """The process ids of the agents that run.
 
-    Args:
-        mark: of the driver that they belong to; the tests' own where it is not given.
+    `mark`: of the driver that they belong to; the tests' own where it is not given.
     """
     found: dict[int, int] = {}
     for process in marked_processes(f"{MARK}={mark or os.environ[MARK]}"):
@@ -124,9 +109,7 @@ def wait_until_pushed(
 
     On a machine that pauses for seconds, an agent is silent for seconds: then a query polls.
 
-    Args:
-        calls: counts the calls of `operations`.
-        operations: none of which is called meanwhile.
+    `calls`: counts the calls of `operations`; `operations`: none of which is called meanwhile.
     """
     seen = [-1, 0]
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["AFTER", "BEFORE", "LATE", "PASSED", "HoldingProxy", "Trap", "step_of"]
-
 BEFORE = "before"  # the request never reaches the server
 AFTER = "after"  # it does, and its answer never comes back
 LATE = "late"  # it reaches the server when its sender is dead
@@ -98,18 +96,12 @@ class _Server(http.server.ThreadingHTTPServer):
 class HoldingProxy:
     """Passes requests on, but those that `trap` catches.
 
-    Args:
-        upstream: the URL of the server.
-        step_of: which step a request is, by its method and target.
-
-    Attributes:
-        trap: where to stop next; None for nowhere.
-        requests: that have come so far.
+    `upstream`: the URL of the server; `step_of`: which step a request is, by its method and target.
     """
 
     def __init__(self, upstream: str, step_of: Callable[[str, str], str] = step_of) -> None:
-        self.trap: Trap | None = None
-        self.requests = 0
+        self.trap: Trap | None = None  # where to stop next; None for nowhere
+        self.requests = 0  # that have come so far
         self._step_of = step_of
         self._lock = threading.Lock()
         self._upstream = urlsplit(upstream).netloc

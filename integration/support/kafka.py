@@ -20,24 +20,17 @@ from kafka.errors import KafkaError
 from integration.support.jars import JAVA, jars
 from integration.support.servers import LOOPBACK, free_port, leashed
 
-__all__ = ["Topic", "kafka"]
-
 _BROKER = "org.apache.kafka:kafka_2.13:3.9.1"
 _READY_TIMEOUT = 180.0
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
 class Topic:
-    """A topic of its own.
-
-    Attributes:
-        name: of the topic.
-        put_so_far: partition and offset of every record.
-    """
+    """A topic of its own."""
 
     def __init__(self, servers: str, partitions: int = 2) -> None:
-        self.name = f"topic-{uuid.uuid4().hex[:8]}"
-        self.put_so_far: list[tuple[int, int]] = []
+        self.name = f"topic-{uuid.uuid4().hex[:8]}"  # of the topic
+        self.put_so_far: list[tuple[int, int]] = []  # partition and offset of every record
         admin: Any = KafkaAdminClient(bootstrap_servers=servers)
         admin.create_topics([NewTopic(self.name, partitions, 1)])
         admin.close()

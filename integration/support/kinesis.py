@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from mypy_boto3_kinesis import KinesisClient
     from mypy_boto3_kinesis.type_defs import PutRecordsRequestEntryTypeDef, ShardTypeDef
 
-__all__ = ["REGION", "Put", "Stored", "Streams", "kinesis_client"]
-
 REGION = "us-east-1"
 WAIT = 180.0
 # Between two looks at a stream (seconds): the service lets an account look 20 times a second.

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 import pytest
 
-__all__ = ["mark"]
-
 _SECONDS = {
     "test_data_loss.py::test_a_logged_batch_is_never_cut_short[recreate-"
     "stream {} was deleted and created again]": 20,

@@ -18,8 +18,6 @@ from integration.support.kinesis import WAIT, Put, Stored, Streams
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.type_defs import PutRecordsRequestEntryTypeDef, ShardTypeDef
 
-__all__ = ["LAWS", "ModelStreams", "ServiceClock"]
-
 LAWS: Final = Laws(
     empty_pages=1, listing_delay=0.5, status_delay=(0.05, 0.2), consumer_delay=(0.05, 0.3), heartbeat=2.0
 )
@@ -44,16 +42,12 @@ class ModelStreams(Streams):
     """The streams of a model.
 
     Tests put and look past all limits, delays and faults. Reshards are calls of the API, under the laws.
-
-    Attributes:
-        model: the service.
-        clock: the service's.
     """
 
     def __init__(self, server: ModelServer) -> None:
         super().__init__(server.endpoint)
-        self.model = server.model
-        self.clock = ServiceClock(server.model)
+        self.model = server.model  # the service
+        self.clock = ServiceClock(server.model)  # the service's
         self._wire = server.wire
         self._damaged_before = 0
 

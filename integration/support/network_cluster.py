@@ -33,8 +33,6 @@ from integration.support.spark import JVM_OPTIONS
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DRIVER", "MASTER", "WORKERS", "Cluster", "Query", "TimedProducer", "running_cluster"]
-
 MASTER: Final = "master"
 DRIVER: Final = "driver"
 WORKERS: Final = ("worker-1", "worker-2", "worker-3")
@@ -145,8 +143,7 @@ class Query:
     def longest_unread(self, producer: TimedProducer, since: float) -> tuple[float, str]:
         """The longest time (seconds) for which a record was not read, and its shard.
 
-        Args:
-            since: records that were put before do not count (seconds since the epoch).
+        `since`: records that were put before do not count (seconds since the epoch).
         """
         put_at = producer.put_at()
         waits = [
@@ -176,14 +173,7 @@ class Query:
 
 @contextlib.contextmanager
 def running_cluster(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster on hosts of its own, and a service that they reach; both are gone at the end.
-
-    Args:
-        directory, settings: see `Cluster`.
-
-    Raises:
-        RuntimeError: no hosts can be made here (`find_obstacle` says so before).
-    """
+    """A cluster on hosts of its own, and a service that they reach; both are gone at the end."""
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(network([MASTER, DRIVER, *WORKERS]))
         server = stack.enter_context(serving(LAWS, host=made.address))
@@ -202,17 +192,12 @@ def _lags(event: Mapping[str, Any]) -> dict[str, int]:
 
 @dataclass
 class Cluster:
-    """A cluster that runs. `start_worker` and `query` end with it.
-
-    Attributes:
-        service: the service, in the outer world.
-        directory: for all that it writes.
-        settings: environment variables of the master and the workers, besides.
-    """
+    """A cluster that runs. `start_worker` and `query` end with it."""
 
     network: Network
-    service: ModelStreams
-    directory: Path
+    service: ModelStreams  # the service, in the outer world
+    directory: Path  # for all that it writes
+    # environment variables of the master and the workers, besides
     settings: Mapping[str, str] = field(default_factory=dict)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _driver: subprocess.Popen[bytes] | None = None
@@ -278,10 +263,9 @@ class Cluster:
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Runs ``spark-submit`` for the length of the ``with`` block, on the host of the driver.
 
-        Args:
-            settings: environment variables, besides those of the cluster. Which Python is not inherited.
-            arguments: behind those that say where the cluster is.
-            directory: where it is started; it writes to the file ``log`` there.
+        `settings`: environment variables, besides those of the cluster. Which Python is not inherited;
+        `arguments`: behind those that say where the cluster is; `directory`: where it is started; it writes
+        to the file ``log`` there.
         """
         given = {**self.settings, **settings, "SPARK_CONF_DIR": str(self.directory)}
         environment = ("env", *_PYTHONS, *(f"{key}={value}" for key, value in given.items()))
@@ -321,11 +305,8 @@ class Cluster:
     ) -> Iterator[Query]:
         """Runs a query for the length of the ``with`` block.
 
-        Args:
-            options: of the source.
-            sink: options of the sink that it writes to.
-            before: a run of the same query, which it goes on with.
-            millis_per_row: that a task takes for a row, besides.
+        `sink`: options of the sink that it writes to; `before`: a run of the same query, which it goes on
+        with; `millis_per_row`: that a task takes for a row, besides.
         """
         directory = before.directory if before else self.directory / f"query-{uuid.uuid4().hex[:8]}"
         directory.mkdir(exist_ok=True)

@@ -14,8 +14,6 @@ from typing import Final
 
 from integration.support.paths import ROOT
 
-__all__ = ["VERSION", "make_environment", "pack", "zip_of_sluice"]
-
 VERSION: Final = "7.8.9"
 """Of Sluice in these environments, unless another one is given."""
 _NAME: Final = "pyspark-sluice"
@@ -27,11 +25,7 @@ _PACKAGES: Final = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink", "pysp
 def make_environment(directory: Path, *, version: str | None = VERSION) -> Path:
     """Makes an environment with all that Sluice needs but PySpark, which the cluster has.
 
-    Args:
-        version: of Sluice there; None: it is not there.
-
-    Returns:
-        Its Python.
+    `version`: of Sluice there; None: it is not there.
     """
     packages = directory / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     packages.mkdir(parents=True)

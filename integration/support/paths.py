@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["BUILD", "EMULATORS", "ROOT"]
-
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 EMULATORS = ROOT / "integration" / "emulators"

@@ -6,8 +6,6 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-__all__ = ["marked_processes"]
-
 
 def marked_processes(mark: str) -> list[int]:
     """The ids of all processes that have `mark` in their environment, dead ones not counted."""

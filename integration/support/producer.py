@@ -11,8 +11,6 @@ from integration.support.background import repeating
 from integration.support.kinesis import Put, Streams
 from integration.support.recorder import Row
 
-__all__ = ["Producer", "check_exact"]
-
 _JOIN_TIMEOUT = 300.0
 _KEYS = 53
 
@@ -28,9 +26,7 @@ class Found(Protocol):
 class Producer:
     """Puts records to all shards of a stream; each has data of its own.
 
-    Args:
-        per_put: how many go out at once while `putting`.
-        pause: seconds between two puts then.
+    `per_put`: how many go out at once while `putting`; `pause`: seconds between two puts then.
     """
 
     def __init__(self, streams: Streams, stream: str, *, per_put: int = 10, pause: float = 0.05) -> None:

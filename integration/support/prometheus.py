@@ -13,8 +13,6 @@ from typing import Any
 
 import urllib3
 
-__all__ = ["Prometheus", "QueryRefusedError", "prometheus"]
-
 
 class QueryRefusedError(ValueError):
     """Prometheus does not understand a query."""
@@ -22,20 +20,12 @@ class QueryRefusedError(ValueError):
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A server that scrapes one address.
+    """A server that scrapes one address."""
 
-    Attributes:
-        url: of its API.
-    """
-
-    url: str
+    url: str  # of its API
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> list[Any]:
-        """Series with their values over time, as the API gives them.
-
-        Raises:
-            QueryRefusedError: it does not understand the expression.
-        """
+        """Series with their values over time, as the API gives them."""
         asked = {"query": expression, "start": str(start), "end": str(end), "step": str(step)}
         answer = self._get("/api/v1/query_range", asked)
         if answer["status"] != "success":
@@ -57,11 +47,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def prometheus(target: str, directory: Path) -> Iterator[Prometheus]:
-    """Scrapes ``host:port`` each second.
-
-    Raises:
-        FileNotFoundError: there is no Prometheus on this machine.
-    """
+    """Scrapes ``host:port`` each second."""
     program = shutil.which("prometheus")
     if program is None:
         raise FileNotFoundError("prometheus is not on PATH: apt-get install prometheus")

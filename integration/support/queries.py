@@ -16,20 +16,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import REGION
 
-__all__ = [
-    "PUBLISHERS",
-    "WAIT",
-    "Run",
-    "await_end",
-    "logged_offsets",
-    "published_by",
-    "publisher_options",
-    "read",
-    "read_stream",
-    "start",
-    "wait_until",
-]
-
 WAIT = 300.0  # only what is broken takes as long, however busy the machine is
 
 PUBLISHERS: dict[str, dict[str, str]] = {"polling": {}, "efo": {"consumerName": "tests"}}
@@ -54,13 +40,7 @@ def publisher_options() -> dict[str, str]:
 
 
 def await_end(query: StreamingQuery) -> None:
-    """Waits until a query has come to its end.
-
-    Raises:
-        RuntimeError: it has failed, and why. Spark's own exception asks the JVM for its text, and has none
-            once the session is gone.
-        TimeoutError: it goes on.
-    """
+    """Waits until a query has come to its end."""
     try:
         has_ended = query.awaitTermination(int(WAIT))
     except StreamingQueryException as error:

@@ -9,8 +9,6 @@ from pathlib import Path
 from integration.support.fan_out import MARK
 from integration.support.processes import marked_processes
 
-__all__ = ["query_servers"]
-
 _MODULE = b"sluice.query_server"
 
 

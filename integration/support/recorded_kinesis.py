@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-__all__ = ["RecordedKinesis", "RecordedRecord", "RecordedStream"]
-
 _EVENT_RECORDS = 25  # at most, in one event of a subscription
 _HEARTBEAT = 1.0  # seconds between two events of a subscription that has nothing to push
 
@@ -57,21 +55,13 @@ class RecordedRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedStream:
-    """A stream as the service describes it; times are seconds since the epoch.
+    """A stream as the service describes it; times are seconds since the epoch."""
 
-    Attributes:
-        now: the server's time when the recording ended.
-        summary: a ``StreamDescriptionSummary``.
-        shards: as ``ListShards`` gives them.
-        consumers: as ``ListStreamConsumers`` gives them.
-        records: of each shard in sequence order.
-    """
-
-    now: float
-    summary: Mapping[str, Any]
-    shards: Sequence[Mapping[str, Any]]
-    consumers: Sequence[Mapping[str, Any]]
-    records: Sequence[RecordedRecord]
+    now: float  # the server's time when the recording ended
+    summary: Mapping[str, Any]  # a ``StreamDescriptionSummary``
+    shards: Sequence[Mapping[str, Any]]  # as ``ListShards`` gives them
+    consumers: Sequence[Mapping[str, Any]]  # as ``ListStreamConsumers`` gives them
+    records: Sequence[RecordedRecord]  # of each shard in sequence order
 
     @property
     def name(self) -> str:
@@ -113,14 +103,10 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 class RecordedKinesis:
-    """Serves a recorded stream over HTTP.
-
-    Attributes:
-        calls: operation and request of every call so far.
-    """
+    """Serves a recorded stream over HTTP."""
 
     def __init__(self, stream: RecordedStream) -> None:
-        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []  # operation and request of every call so far
         self._stream = stream
         self._started = time.monotonic()
         self._stopping = threading.Event()

@@ -14,8 +14,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from integration.support.queries import WAIT, wait_until
 
-__all__ = ["Recorder", "Row"]
-
 
 class Row(NamedTuple):
     """A row that the source gave, and the batch it came in."""
@@ -30,14 +28,12 @@ class Recorder:
     """Takes the batches of one query after another, all from one checkpoint.
 
     A batch that comes again must hold the same rows, shard by shard in the same order.
-
-    Attributes:
-        intervene: called with the id of each batch before its rows are read; may wait, or raise to
-            make the application fail in the middle of it.
     """
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
+        # called with the id of each batch before its rows are read; may wait, or raise to make the
+        # application fail in the middle of it
         self.intervene: Callable[[int], None] = lambda _batch: None
         self._batches: dict[int, list[Row]] = {}
         self._tasks: dict[int, dict[str, set[int]]] = {}

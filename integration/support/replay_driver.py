@@ -21,8 +21,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from integration.support.queries import read_stream
 from integration.support.spark import spark_session
 
-__all__ = ["BEFORE", "HALF", "WRITTEN", "DriverPlan", "Writer", "run", "run_query"]
-
 BEFORE = "before"  # the batch is logged, and none of its rows has been read
 HALF = "half"  # rows of some tasks are written; other tasks have not run
 WRITTEN = "written"  # all rows are written; the batch is not committed
@@ -30,18 +28,15 @@ WRITTEN = "written"  # all rows are written; the batch is not committed
 
 @dataclass(frozen=True)
 class DriverPlan:
-    """What a driver does.
-
-    Attributes:
-        stop_at: batch and moment at which it stands still. A batch below the one it starts with is
-            passed over, so the first batch from there on counts.
-    """
+    """What a driver does."""
 
     attempt: int
     endpoint: str
     stream: str
     directory: str  # of Spark, the checkpoint and the output
     options: dict[str, str]
+    # batch and moment at which it stands still. A batch below the one it starts with is passed over, so the
+    # first batch from there on counts
     stop_at: tuple[int, str] | None = None
 
     def to_json(self) -> str:
@@ -105,11 +100,7 @@ def main() -> None:
 
 
 def run(plan: DriverPlan, read: Callable[[SparkSession], DataFrame]) -> None:
-    """Carries out a plan.
-
-    Args:
-        read: gives the stream, with the columns that `Writer` takes.
-    """
+    """Carries out a plan; `read`: gives the stream, with the columns that `Writer` takes."""
     directory = Path(plan.directory)
     with spark_session(directory / "spark") as spark:
         run_query(plan, read(spark))

@@ -14,15 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 import sluice
 from integration.support.kinesis import REGION
 
-__all__ = ["Lake"]
-
 
 class Lake:
     """A fresh bucket, and the data set ``events`` in it.
 
-    Args:
-        endpoint: of the server that has the bucket, and of what the sink and the helper talk to unless
-            `through` says otherwise.
+    `endpoint`: of the server that has the bucket, and of what the sink and the helper talk to unless
+    `through` says otherwise.
     """
 
     def __init__(self, endpoint: str) -> None:

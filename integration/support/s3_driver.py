@@ -15,8 +15,6 @@ from pathlib import Path
 
 from integration.support.spark import spark_session
 
-__all__ = ["S3DriverPlan"]
-
 
 @dataclass(frozen=True)
 class S3DriverPlan:

@@ -14,8 +14,6 @@ from sluice.retry import patient
 from sluice.sink import Epoch, Origin
 from sluice.sink.committing.epoch_commit import EpochCommit
 
-__all__ = ["ROWS", "run"]
-
 ROWS = 30  # of a task
 TASKS = 2
 
@@ -25,11 +23,8 @@ _SCHEMA = StructType([StructField("id", LongType()), StructField("part", LongTyp
 def run(options: Mapping[str, str], log: str, name: str, batches: int) -> None:
     """Writes and commits batch after batch, from the first that is not in the log on.
 
-    Args:
-        options: of the sink.
-        log: a directory that takes a file for each batch that is committed, in the place of Spark's log.
-        name: of this run.
-        batches: how many there are.
+    `log`: a directory that takes a file for each batch that is committed, in the place of Spark's log;
+    `batches`: how many there are.
     """
     attempt = 0
     for batch in range(len(list(Path(log).iterdir())), batches):

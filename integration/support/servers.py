@@ -25,26 +25,6 @@ from typing import Any, TypeVar
 
 from integration.support.paths import BUILD, EMULATORS
 
-__all__ = [
-    "Clock",
-    "FaultProxy",
-    "Server",
-    "aging_ministack",
-    "answers",
-    "fault_proxy",
-    "free_port",
-    "held_port",
-    "kinesis_local",
-    "leashed",
-    "ministack",
-    "moto",
-    "node_package",
-    "running",
-    "seaweedfs",
-    "seaweedfs_command",
-    "when_ready",
-]
-
 T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
@@ -296,10 +276,8 @@ def leashed(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs a command that is gone, with all it started, when the block ends or this process does.
 
-    Args:
-        directory: where it runs, and where its output goes, to the file `log`. It is removed when this
-            process is killed.
-        settings: environment variables on top of our own.
+    `directory`: where it runs, and where its output goes, to the file `log`. It is removed when this process
+    is killed; `settings`: environment variables on top of our own.
     """
     with (directory / log).open("ab") as output:
         process = subprocess.Popen(

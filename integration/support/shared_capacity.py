@@ -23,8 +23,6 @@ from sluice.sink.writing.scheduler import Request, SinkScheduler
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Run", "Scenario", "Service"]
-
 LOAD = "Throttled"
 FAILED = "InternalFailure"
 ENTRY_SIZE = 1000  # bytes, on average
@@ -35,59 +33,41 @@ LAG = (
 
 @dataclass(frozen=True)
 class Scenario:
-    """A service, and what writes to it.
+    """A service, and what writes to it."""
 
-    Attributes:
-        capacity: records a second.
-        byte_capacity: bytes a second; None: only records count.
-        burst: seconds' worth of tokens that the bucket holds.
-        latency: the mean of the time until an answer (seconds); half of it to one and a half.
-        failing_entries, failing_requests: the probability that an entry, or a whole request, fails.
-        lost_answers: the probability that a request is carried out, and its answer is lost.
-        refused_requests: the probability that a request is refused for load, though there is none.
-        refused_entries: the probability that an entry is, each by itself. It takes no token.
-        hot: of two buckets (shards) with half of the capacity each, the share of entries that the first one
-            gets; 0.0: there is one bucket.
-        at_a_time: requests that the service works on at a time; it refuses others as a whole. None: any.
-        requests_a_second: that it takes, with a burst of a tenth of a second; it refuses others as a whole.
-        stall: seconds for which a writer does nothing after every `stall_every` entries.
-        pauses: (seconds of the capacity, seconds): micro-batches of so many rows, and how long a task waits
-            from the last answer to the next rows; None: there are always rows.
-        whole: a request is refused as a whole if a part of it would be refused.
-        tasks: that write at the same time.
-        offered: records a second of all tasks; infinity: as many as are taken.
-        steps: by time, the capacity from then on.
-        failing_steps: by time, `failing_entries` from then on.
-        refused_steps: by time, `refused_requests` from then on.
-        late: when the last of the tasks begins (seconds).
-        batch: entries of a request, at most.
-        in_flight: requests of a task in flight, at most.
-    """
-
-    capacity: float = 4000.0
-    byte_capacity: float | None = None
-    burst: float = 1.0
-    latency: float = 0.02
+    capacity: float = 4000.0  # records a second
+    byte_capacity: float | None = None  # bytes a second; None: only records count
+    burst: float = 1.0  # seconds' worth of tokens that the bucket holds
+    latency: float = 0.02  # the mean of the time until an answer (seconds); half of it to one and a half
     failing_entries: float = 0.0
+    # failing_entries, failing_requests: the probability that an entry, or a whole request, fails
     failing_requests: float = 0.0
-    lost_answers: float = 0.0
-    refused_requests: float = 0.0
-    refused_entries: float = 0.0
+    lost_answers: float = 0.0  # the probability that a request is carried out, and its answer is lost
+    refused_requests: float = 0.0  # the probability that a request is refused for load, though there is none
+    refused_entries: float = 0.0  # the probability that an entry is, each by itself. It takes no token
+    # of two buckets (shards) with half of the capacity each, the share of entries that the first one gets;
+    # 0.0: there is one bucket
     hot: float = 0.0
+    # requests that the service works on at a time; it refuses others as a whole. None: any
     at_a_time: int | None = None
+    # that it takes, with a burst of a tenth of a second; it refuses others as a whole
     requests_a_second: float = math.inf
-    stall: float = 0.0
+    stall: float = 0.0  # seconds for which a writer does nothing after every `stall_every` entries
     stall_every: int = 10_000
+    # (seconds of the capacity, seconds): micro-batches of so many rows, and how long a task waits from the
+    # last answer to the next rows; None: there are always rows
     pauses: tuple[float, float] | None = None
-    whole: bool = False
-    tasks: int = 1
-    offered: float = math.inf
-    steps: Mapping[float, float] = field(default_factory=dict)
+    whole: bool = False  # a request is refused as a whole if a part of it would be refused
+    tasks: int = 1  # that write at the same time
+    offered: float = math.inf  # records a second of all tasks; infinity: as many as are taken
+    steps: Mapping[float, float] = field(default_factory=dict)  # by time, the capacity from then on
+    # by time, `failing_entries` from then on
     failing_steps: Mapping[float, float] = field(default_factory=dict)
+    # by time, `refused_requests` from then on
     refused_steps: Mapping[float, float] = field(default_factory=dict)
-    late: float = 0.0
-    batch: int = 500
-    in_flight: int = 50
+    late: float = 0.0  # when the last of the tasks begins (seconds)
+    batch: int = 500  # entries of a request, at most
+    in_flight: int = 50  # requests of a task in flight, at most
 
     @property
     def passing(self) -> float:
@@ -195,16 +175,12 @@ class Service:
 
 @dataclass(frozen=True)
 class Answer:
-    """Entries refused for load, and failed otherwise; or an error for all of them.
-
-    Attributes:
-        turned_away: the service did not even begin to work on it.
-    """
+    """Entries refused for load, and failed otherwise; or an error for all of them."""
 
     refused: set[int]
     failed: set[int]
     error: bool = False
-    turned_away: bool = False
+    turned_away: bool = False  # the service did not even begin to work on it
 
 
 Make = Callable[[AsyncSinkConfig, Callable[[], float]], RateLimitingStrategy]

@@ -15,8 +15,6 @@ from sluice.errors import InvalidRecordError
 from sluice.options import TEXT, Option
 from sluice.sink import SinkLimits, SubmitResult
 
-__all__ = ["FilesDestination", "Hanging", "Metered", "PickyConverter", "requests_noted"]
-
 DIRECTORY = Option("directory", TEXT, None, "Where requests are noted.", required=True)
 
 

@@ -20,8 +20,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.spark import spark_session
 
-__all__ = ["SinkDriverPlan"]
-
 
 @dataclass(frozen=True)
 class SinkDriverPlan:

@@ -14,8 +14,6 @@ import sluice
 from integration.support.replay_driver import DriverPlan, run_query
 from integration.support.spark import spark_session
 
-__all__ = ["FILE_ROWS", "MODULES", "SOURCES"]
-
 SOURCES = {"files": "file_source:FileSource", "kafka-like": "kafka_source:KafkaSource"}
 """By the name of the format, which is the stream of a plan."""
 MODULES = "modules"

@@ -18,17 +18,6 @@ from pyspark.sql import SparkSession
 from integration.support.jvm import java_home
 from integration.support.paths import BUILD, ROOT
 
-__all__ = [
-    "JVM_OPTIONS",
-    "SPARK_VERSION",
-    "Sessions",
-    "configuration",
-    "prepare_environment",
-    "spark_session",
-    "stop_jvm",
-    "stop_queries",
-]
-
 SPARK_VERSION: tuple[int, ...] = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
 # Hadoop's login, as 4.0 and 4.1 bring it, fails on Java 24 and newer ("getSubject is not supported").
@@ -61,8 +50,7 @@ _FOREIGN = (
 def prepare_environment(*, emulated: bool = True) -> None:
     """Sets the environment variables that Spark, its workers and boto3 read; before the JVM starts.
 
-    Args:
-        emulated: AWS is an emulator; otherwise the user's own AWS settings stay.
+    `emulated`: AWS is an emulator; otherwise the user's own AWS settings stay.
     """
     for name in _FOREIGN:
         if emulated or not name.startswith("AWS_"):
@@ -150,9 +138,8 @@ class Sessions:
     def get(self, settings: Mapping[str, str] | None = None, *, master: str = "local[2]") -> SparkSession:
         """A session with `settings` on top of `configuration`; the active one where it is the same.
 
-        Args:
-            settings: Spark properties, static ones included.
-            master: ``local[2,4]`` tries a task four times, ``local[2]`` once.
+        `settings`: Spark properties, static ones included; `master`: ``local[2,4]`` tries a task four times,
+        ``local[2]`` once.
         """
         wanted = {**configuration(self._directory, master=master), **(settings or {})}
         if self._active and self._active[0] == wanted and self._alive(self._active[1]):

@@ -23,18 +23,6 @@ from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.sink import SinkProgress
 
-__all__ = [
-    "ANSWERED",
-    "COMMITTING",
-    "ENDED",
-    "REQUEST",
-    "ROWS",
-    "SteppedHttp",
-    "SteppedKinesis",
-    "Steps",
-    "committing",
-]
-
 ROWS: Final = "rows"  # a task has its first rows, and has sent nothing
 REQUEST: Final = "request"  # a request is under way: a step of the proxy
 ANSWERED: Final = "answered"  # all requests of a task are answered, and it has not ended
@@ -47,16 +35,11 @@ _TIMEOUT: Final = 300.0
 
 
 class Steps:
-    """Takes announcements, and lets those wait that `trap` catches.
-
-    Attributes:
-        trap: where to stop next; None for nowhere.
-        figures: what the progress listener was told, in order.
-    """
+    """Takes announcements, and lets those wait that `trap` catches."""
 
     def __init__(self) -> None:
-        self.trap: Trap | None = None
-        self.figures: list[dict[str, Any]] = []
+        self.trap: Trap | None = None  # where to stop next; None for nowhere
+        self.figures: list[dict[str, Any]] = []  # what the progress listener was told, in order
         self._lock = threading.Lock()
         outer = self
 

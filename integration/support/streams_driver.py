@@ -8,8 +8,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.support.replay_driver import DriverPlan, run
 
-__all__ = ["read_changes"]
-
 
 def read_changes(spark: SparkSession, endpoint: str, table: str, **options: str) -> DataFrame:
     """A streaming read of a table's stream, from the horizon on unless `options` say otherwise."""

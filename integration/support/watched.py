@@ -17,8 +17,6 @@ from integration.support.model_streams import ModelStreams
 from integration.support.queries import read_stream
 from sluice.metrics import SluiceListener
 
-__all__ = ["Stranger", "copying_query", "listening"]
-
 NAME = "orders"
 
 

@@ -19,8 +19,6 @@ from integration.support.drivers import Driver
 from integration.verify_aws.job import RANGE, Job
 from integration.verify_aws.resources import Account
 
-__all__ = ["Checks", "Verdict"]
-
 _ROWS: Final = 3_000  # of each check of a destination
 _THROTTLED_ROWS: Final = 10_000  # of 1 KiB: ten seconds of what one shard takes
 _WAVE: Final = 1_000  # records that are put before each strike, and after the last one
@@ -47,10 +45,7 @@ class Verdict:
 class Checks:
     """The checks on one account.
 
-    Args:
-        directory: of the drivers.
-        drivers: those started, which whoever made the list ends.
-        say: reports progress.
+    `drivers`: those started, which whoever made the list ends; `say`: reports progress.
     """
 
     def __init__(

@@ -15,31 +15,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.support.spark import spark_session
 
-__all__ = ["RANGE", "Job"]
-
 RANGE = "range"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a driver does.
+    """What a driver does."""
 
-    Attributes:
-        attempt: counts the drivers of one directory.
-        directory: of Spark, the checkpoint and the log.
-        source: a format, or `RANGE` for the numbers from 0 to ``source_options["end"]``.
-        columns: SQL expressions over the source, which the sink gets.
-        streaming: whether the query is a streaming one.
-    """
-
-    attempt: int
-    directory: str
-    source: str
+    attempt: int  # counts the drivers of one directory
+    directory: str  # of Spark, the checkpoint and the log
+    source: str  # a format, or `RANGE` for the numbers from 0 to ``source_options["end"]``
     source_options: dict[str, str]
     sink: str
     sink_options: dict[str, str]
+    # SQL expressions over the source, which the sink gets
     columns: list[str] = field(default_factory=lambda: ["*"])
-    streaming: bool = False
+    streaming: bool = False  # whether the query is a streaming one
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

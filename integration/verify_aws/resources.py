@@ -18,8 +18,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from integration.support.kinesis import Streams
 
-__all__ = ["COSTS", "PREFIX", "Account", "AccountStreams"]
-
 T = TypeVar("T")
 
 Found = tuple[str, Callable[[], object]]
@@ -67,9 +65,7 @@ class AccountStreams(Streams):
 class Account:
     """The resources of one run.
 
-    Args:
-        session: the credentials and the region.
-        run: what is appended to `PREFIX`.
+    `session`: the credentials and the region; `run`: what is appended to `PREFIX`.
     """
 
     def __init__(self, session: boto3.session.Session, run: str) -> None:
@@ -161,11 +157,7 @@ class Account:
         return [name for find in self._kinds() for name, _ in find()]
 
     def remove(self, say: Callable[[str], None]) -> list[str]:
-        """Removes what is there of this run. Goes through all of it, whatever fails.
-
-        Returns:
-            What could not be removed, with the reason.
-        """
+        """Removes what is there of this run. Goes through all of it, whatever fails."""
         failed: list[str] = []
 
         def attempt(what: str, call: Callable[[], T]) -> T | None:

@@ -68,8 +68,7 @@ def written(style: Random, value: Any) -> bytes:
 def plainly_written(page: Mapping[str, Any], *, counted: bool = False) -> bytes:
     """`page` as one writer writes it: all records in the same way, with the order of fields that they have.
 
-    Args:
-        counted: maps and arrays have their lengths in front.
+    `counted`: maps and arrays have their lengths in front.
     """
 
     def write(value: Any, name: str = "") -> bytes:

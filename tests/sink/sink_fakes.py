@@ -74,9 +74,8 @@ class FakeConverter(ElementConverter[str]):
 class FakeDestination(Destination[str]):
     """Entries are strings; their size is their length.
 
-    Args:
-        behave: returns the outcome of a request, given its number (from 0) and its entries. May block: it
-            runs on the request's thread.
+    `behave`: returns the outcome of a request, given its number (from 0) and its entries. May block: it runs
+    on the request's thread.
     """
 
     def __init__(self, behave: Behaviour = accept) -> None:

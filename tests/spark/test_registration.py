@@ -18,16 +18,11 @@ FORMATS = ["kinesis-efo", "async-sink", "dynamodb-streams"]
 
 
 class FakeRegistration:
-    """``spark.dataSource``.
-
-    Attributes:
-        names: what was registered.
-        found: what Spark has found itself, and refuses.
-    """
+    """``spark.dataSource``."""
 
     def __init__(self, *found: str, message: str = "[DATA_SOURCE_ALREADY_EXISTS] It is there.") -> None:
-        self.names: list[str] = []
-        self.found = found
+        self.names: list[str] = []  # what was registered
+        self.found = found  # what Spark has found itself, and refuses
         self._message = message
 
     def register(self, source: Any) -> None:

@@ -72,18 +72,13 @@ def at(number: int) -> Offsets:
 
 
 class FakeEnumerator:
-    """Plans batches of ten numbers up to `tip`.
-
-    Attributes:
-        asked: the arguments of every `advance`.
-        initials: how often `initial` was called.
-    """
+    """Plans batches of ten numbers up to `tip`."""
 
     def __init__(self, tip: int = 25) -> None:
         self.tip = tip
         self._newest = at(tip)
-        self.asked: list[tuple[Offsets, Limits]] = []
-        self.initials = 0
+        self.asked: list[tuple[Offsets, Limits]] = []  # the arguments of every `advance`
+        self.initials = 0  # how often `initial` was called
         self.stops_at_available = False
         self.is_closed = False
         self.millis_behind_latest: Mapping[SplitId, int] = {SHARD: 1500, SplitId("views", "b"): 0}
@@ -112,23 +107,17 @@ class FakeEnumerator:
 
 
 class FakeCoordinator:
-    """A `SourceCoordinator` without a service.
-
-    Attributes:
-        restored: the argument of every `restore`.
-        assignment: what tasks are given.
-        reads, reports: what tasks have read, and where they report it, if `takes_reports`.
-        posts: how often listeners could have been told.
-    """
+    """A `SourceCoordinator` without a service."""
 
     def __init__(self, enumerator: FakeEnumerator) -> None:
         self.enumerator = enumerator
-        self.restored: list[Offsets] = []
-        self.assignment = FanOutAssignment({"clicks": "arn:consumer"})
+        self.restored: list[Offsets] = []  # the argument of every `restore`
+        self.assignment = FanOutAssignment({"clicks": "arn:consumer"})  # what tasks are given
         self.reads = ReadFigures()
+        # reads, reports: what tasks have read, and where they report it, if `takes_reports`
         self.reports = TaskReports(self.reads)
         self.takes_reports = False
-        self.posts = 0
+        self.posts = 0  # how often listeners could have been told
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
         return self.reports.begin_batch(tasks) if self.takes_reports else None

@@ -21,9 +21,8 @@ WRITE = Epoch(None, "w", None)
 class Recording:
     """A destination with both committers that notes every call.
 
-    Args:
-        committed_before: epochs that are committed already.
-        behave: called with the name of a call and its argument; the call returns or raises what it does.
+    `committed_before`: epochs that are committed already; `behave`: called with the name of a call and its
+    argument; the call returns or raises what it does.
     """
 
     name = "recording"

@@ -83,11 +83,7 @@ class Task:
 
 @dataclass
 class World:
-    """Everything there is.
-
-    Attributes:
-        sends: time and tokens of each request.
-    """
+    """Everything there is."""
 
     rate: float = 100.0
     burst: int = 50
@@ -99,7 +95,7 @@ class World:
     is_dead: bool = False
     frozen_until: float = 0.0
     tasks: list[Task] = field(default_factory=list)
-    sends: list[tuple[float, float]] = field(default_factory=list)
+    sends: list[tuple[float, float]] = field(default_factory=list)  # time and tokens of each request
     service: BucketService = field(default_factory=BucketService)
     connections: dict[int, FakeConnection] = field(default_factory=dict)
     to_server: deque[tuple[int, ToServer | None]] = field(default_factory=deque)

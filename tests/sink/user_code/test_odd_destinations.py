@@ -173,8 +173,7 @@ def test_a_converter_that_makes_one_text_of_all_rows_is_refused(
 class Lazy(FakeDestination):
     """Its converter makes entries lazily, out of each row.
 
-    Args:
-        lazily: makes an iterable of entries from a function and the rows.
+    `lazily`: makes an iterable of entries from a function and the rows.
     """
 
     def __init__(self, lazily: Callable[..., Any], make: Callable[[str], str] = str) -> None:
