@@ -78,6 +78,7 @@ def test_everything_is_polled_once_no_task_has_asked_for_a_minute(
     run_batches(planning, 100)
 
     (line,) = said(caplog)
+    assert planning.client.hub is None, "workers would go on starting agents that join it"
     assert "at the ports of option 'agentPorts'" in line
     assert "option 'agentAddress'" in line
     assert planning.deregistered == [ARN]
@@ -135,6 +136,34 @@ def test_workers_whose_agents_cannot_join_are_not_paid_for(
             stay_awake(blocked, 20)
 
     assert "no task has reached the agent" in caplog.text
+
+
+def test_batches_without_an_agent_to_ask_say_nothing(
+    make: Callable[..., Planning], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Agents have joined, and a backlog is polled; or the agent has died, and none can be started."""
+    joined, died = make(agent="workers"), make()
+    joined.listening()
+    joined.client.agents([SPLIT])  # these tasks start agents
+    joined.agent.send(WorkerHosts(("10.0.0.7",)))
+    joined.until(lambda: joined.client.hosts)
+    for _ in range(5):
+        joined.client.agents([SPLIT])
+        stay_awake(joined, 20)
+
+    holding(died)
+    assert died.client.agents([SPLIT])
+    died.launch_error = OSError("no memory")
+    died.agent.die()
+    died.until(lambda: died.client.hub is None)
+    for _ in range(5):
+        died.now += 20
+        died.client.agents([SPLIT])
+    died.launch_error = None
+    holding(died)
+    assert died.client.agents([SPLIT])
+
+    assert said(caplog) == []
 
 
 def test_a_query_that_may_not_poll_goes_on_trying(

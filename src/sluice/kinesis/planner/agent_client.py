@@ -95,7 +95,7 @@ class AgentClient:
             consumers.on_change = self._tell_consumers
         self._told: ConsumersChanged | None = None
         self._is_unreached = False
-        self._has_assigned = False  # since tasks have asked for a range
+        self._has_assigned = False  # the last batch could ask for a range, and has not yet
         self._unasked_since: float | None = None
         self._address: Address | None = None
         self._listens = threading.Event()
@@ -113,9 +113,9 @@ class AgentClient:
 
     @property
     def hub(self) -> Address | None:
-        """Where the agent beside the driver listens; None while it does not, or is silent."""
+        """Where the agent beside the driver listens; None while it does not, is silent, or is not used."""
         with self._lock:
-            return None if self._supervisor.is_silent else self._address
+            return None if self._supervisor.is_silent or self._is_unreached else self._address
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -167,7 +167,7 @@ class AgentClient:
             found = self._agents(splits)
             # Tasks start the agents on worker hosts, which may not reach the one that they have to join.
             is_awaited = self._on_workers and not self._hosts and self._address is not None and bool(splits)
-            self._has_assigned = self._has_assigned or bool(found) or is_awaited
+            self._has_assigned = bool(found) or is_awaited
             return found
 
     def _agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
@@ -265,9 +265,13 @@ class AgentClient:
     def _check_reached(self) -> None:
         """Ends subscriptions that no task reaches, which cost money, and says so once. Called for each batch.
 
-        A task that cannot connect to an agent polls. But an agent tells how many ranges it is asked for.
+        A task that cannot connect to an agent polls. But an agent tells how many ranges it is asked for. A
+        batch that had no agent to ask says nothing: its shards may be far behind, or the agent is started.
         """
-        if not self._has_assigned or self._is_unreached or not self._may_poll:
+        if not self._has_assigned:
+            self._unasked_since = None
+            return
+        if self._is_unreached or not self._may_poll:
             return
         now = self._clock()
         if self._unasked_since is None:
@@ -334,7 +338,7 @@ class AgentClient:
                 case BufferHeld():
                     self._buffers[message.host] = message
                 case RangesAsked():
-                    self._has_assigned, self._unasked_since = False, None
+                    self._has_assigned = False
                 case CallsCounted(split, refused, retries):
                     self._figures.count_call(split, refused=refused, retries=retries)
                 case EventReceived() | SubscriptionEnded():
