@@ -22,7 +22,7 @@ from sluice.retry import Backoff
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
 
-RECORDS = [3 * n + 1 for n in range(40)]
+RECORDS = [3 * n + 4 for n in range(40)]
 """Their sequence numbers differ in length, and there are others between them."""
 
 
@@ -77,7 +77,7 @@ class ShardSubscription:
         self._fail(fault)
         self._delay(fault)
         self._rewind(fault)
-        last = RECORDS[self._at - 1] if self._at else 0
+        last = RECORDS[self._at - 1] if self._at else 1
         if fault in ("idle", "moved on"):
             # Records follow, or the end: it is not at the tip.
             return encoded(event(continuation=last + 2 * (fault == "moved on"), millis_behind=1_000))
