@@ -19,7 +19,7 @@ from sluice.kinesis.options.fan_out import FanOutConfig
 from sluice.kinesis.options.starting_positions import LATEST
 from sluice.kinesis.options.streams import StreamRef
 from sluice.retry import Backoff
-from sluice.source.settings import Limits
+from sluice.source.settings import Limits, SourceSettings
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/"
 
@@ -42,12 +42,9 @@ def test_the_defaults_are_those_of_the_interface() -> None:
         streams=(StreamRef("orders"),),
         start=LATEST,
         end=LATEST,
-        limits=Limits(None, None, None),
         polling=Polling(10_000, 0.2),
-        shard_discovery_interval=10.0,
         shards_per_task=None,
         deaggregate=True,
-        fail_on_data_loss=True,
         backoffs={
             "SubscribeToShard": Backoff(10, 1.0, 2.0, 1.5),
             "RegisterStreamConsumer": Backoff(10, 0.5, 2.0, 1.5),
@@ -83,10 +80,12 @@ def test_every_option_reaches_the_config() -> None:
         listShardsMaxRetries="7",
     )
     assert config.connection.region == "eu-west-1"
-    assert config.limits == Limits(5000, 5 * 1024 * 1024, 120_000_000)
+    limits = Limits(5000, 5 * 1024 * 1024, 120_000_000)
+    assert config.settings == SourceSettings(
+        limits, discovery_interval=0.5, splits_per_task=4, fail_on_data_loss=False
+    )
     assert config.polling == Polling(100, 0.0)
-    assert (config.shard_discovery_interval, config.shards_per_task) == (0.5, 4)
-    assert (config.deaggregate, config.fail_on_data_loss) == (False, False)
+    assert (config.shards_per_task, config.deaggregate) == (4, False)
     assert config.backoffs["GetRecords"] == Backoff(0, 1.0, 2.0, 2.0)
     assert config.backoffs["ListShards"] == Backoff(7, 1.0, 5.0, 1.5)  # also where they are throttled
 
@@ -522,30 +521,6 @@ def test_declared_defaults_are_shown_as_they_are() -> None:
         if option.default is not None:
             shown = option.shown_default if option.shown_default is not None else str(option.default)
             assert option.kind.parse(shown) == option.default
-
-
-FAN_OUT_CALLS = (
-    "subscribeToShard",
-    "registerStreamConsumer",
-    "deregisterStreamConsumer",
-    "listStreamConsumers",
-    "describeStreamConsumer",
-)
-
-
-@pytest.mark.parametrize("operation", FAN_OUT_CALLS)
-def test_retries_of_calls_that_polling_never_makes_are_named(
-    operation: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """They are taken, as a query may be switched to polling for a while, and the log says that they rest."""
-    caplog.set_level("INFO")
-    key = f"{operation}MaxRetries"
-    polling = {"streamName": f"of-{operation}", "region": "us-east-1", key.lower(): "3"}
-    source_config_from_options({**polling, "consumerName": "app"})
-    assert "do nothing" not in caplog.text
-    for _ in range(2):
-        source_config_from_options({**polling, "getRecordsMaxRetries": "3"})
-    assert caplog.text.count(f"do nothing while records are polled: {key}") == 1
 
 
 @pytest.mark.parametrize("key", ["path", "PATHS"])

@@ -63,7 +63,7 @@ def test_a_task_subscribes_only_where_nobody_else_does(
     arns = {} if config.fan_out is None else {"clicks": ARN}
     assignment = FanOutAssignment(arns, agents, is_streaming=not is_batch)
     log = KinesisLog.of(config)
-    data_loss = DataLossPolicy(log, config.fail_on_data_loss, log.server_time)
+    data_loss = DataLossPolicy(log, config.settings.fail_on_data_loss, log.server_time)
 
     cursors = fanout_task.FanOutCursors(config, assignment, ReadTask((), is_repeated=is_repeated))
     cursor = cursors.open(log, data_loss, SplitRange(SPLIT, HORIZON, Closed()), HORIZON)

@@ -15,7 +15,6 @@ from sluice.errors import OptionError
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.options.starting_positions import (
     LATEST,
-    TIMESTAMP,
     TRIM_HORIZON,
     AtTimestamp,
     EndingPosition,
@@ -24,6 +23,7 @@ from sluice.kinesis.options.starting_positions import (
 )
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
+from sluice.source.settings import TIMESTAMP
 
 NOON = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
 DIGITS = "49590338271490256608559692538361571095921575989136588898"

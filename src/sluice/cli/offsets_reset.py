@@ -36,7 +36,6 @@ from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, iso_instant
 from sluice.kinesis.options.starting_positions import (
     STARTING,
-    TIMESTAMP,
     PerShard,
     ShardStart,
     shard_position,
@@ -44,6 +43,7 @@ from sluice.kinesis.options.starting_positions import (
 )
 from sluice.source.model.offsets import AtHorizon, AtTime, Closed, Offsets, Position
 from sluice.source.model.splits import Split, SplitId
+from sluice.source.settings import TIMESTAMP
 
 HELP = "make a stopped query go on from another place; shows what it would do unless --execute is given"
 EXAMPLE = "sluice offsets reset s3://bucket/checkpoints/orders --to-timestamp 2026-11-01T08:00:00Z"

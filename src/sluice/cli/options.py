@@ -18,8 +18,8 @@ from sluice.aws.calling.connection import (
 )
 from sluice.cli.report import UsageError
 from sluice.errors import OptionError
-from sluice.kinesis.options.starting_positions import TIMESTAMP
 from sluice.options import read_options
+from sluice.source.settings import TIMESTAMP
 
 __all__ = [
     "add_connection",

@@ -24,7 +24,6 @@ from sluice.options import Option, OptionValues
 from sluice.source.contracts import ReadTask
 from sluice.source.log_source import LogSource
 from sluice.source.model.splits import Split, SplitId
-from sluice.source.settings import SourceSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,9 +44,6 @@ SCHEMA: Final = (
     "data binary, partitionKey string, sequenceNumber string, subSequenceNumber long, "
     "approximateArrivalTimestamp timestamp, streamName string, shardId string"
 )
-
-SHARDS_PER_TASK: Final = 16
-"""Shards that one task reads at most, unless the user says otherwise."""
 
 
 class KinesisSource(LogSource):
@@ -73,14 +69,7 @@ class KinesisSource(LogSource):
         self.streams = [stream.name for stream in config.streams]
         self.page_limit = config.polling.records_limit
         self.read_interval = config.polling.interval
-        self.settings = SourceSettings(
-            config.limits,
-            config.max_drift,
-            config.shard_discovery_interval,
-            config.shards_per_task or SHARDS_PER_TASK,
-            config.fail_on_data_loss,
-            read_retry_duration=config.read_retry_duration,
-        )
+        self.settings = config.settings
 
     # --- options and schema ---------------------------------------------------------------------------
 
@@ -175,7 +164,7 @@ class KinesisSource(LogSource):
             return super().deal(ranges)
         from sluice.kinesis.log.dealing import deal_by_content  # noqa: PLC0415 - see above
 
-        return deal_by_content(ranges, SHARDS_PER_TASK)
+        return deal_by_content(ranges, self.settings.splits_per_task)
 
     def assignment_of(
         self, assignment: FanOutAssignment | None, ranges: Sequence[SplitRange]

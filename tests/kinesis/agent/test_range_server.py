@@ -14,14 +14,14 @@ import pytest
 from sluice.channels.channel import Address, Channel, connect
 from sluice.kinesis.agent import range_server
 from sluice.kinesis.agent.range_server import ListenAt, RangeServer
-from sluice.kinesis.shared.protocol import DONE, EVENT, JoinHub, ReadRange, encode
+from sluice.kinesis.shared.protocol import DONE, EVENT, JoinHub, ReadRange, Server, encode
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
 
 SECRET = b"k" * 32
 PATIENT = 120.0
 REQUEST = ReadRange(SplitId("clicks", "shardId-0"), IteratorStart("TRIM_HORIZON"), None, "9", 60.0)
-JOIN = JoinHub("10.0.0.2", 5000, b"start")
+JOIN = JoinHub(Server("10.0.0.2", 5000, b"start"))
 
 Read = Callable[[ReadRange], Iterator[bytes]]
 

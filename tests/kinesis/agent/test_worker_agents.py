@@ -56,7 +56,7 @@ class Worker:
         self.thread.start()
 
     def _serve(self, workers: WorkerAgents, host: str) -> None:
-        workers.join(self._theirs, JoinHub(host, 4000, b"start"))
+        workers.join(self._theirs, JoinHub(Server(host, 4000, b"start")))
         self._theirs.close()
 
     def received(self) -> ToAgent:

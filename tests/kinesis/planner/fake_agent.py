@@ -142,7 +142,7 @@ class Planning:
     def listening(self, consumers: ConsumersChanged = NONE_REGISTERED) -> FakeAgent:
         """An agent that has said where it listens."""
         agent = self.started(consumers)
-        agent.send(Listening("127.0.0.1", 1, b"start"))
+        agent.send(Listening(Server("127.0.0.1", 1, b"start")))
         self.until(lambda: self.client.hub)
         return agent
 

@@ -20,6 +20,7 @@ from sluice.kinesis.shared.protocol import (
     BufferHeld,
     ConsumersChanged,
     Listening,
+    Server,
     Subscribe,
     SubscriptionEnded,
     Unsubscribe,
@@ -357,7 +358,9 @@ def test_an_agent_that_dies_is_followed_by_another(make: Callable[..., Planning]
     """Not sooner than 2 s after the first one was started; until then no subscription covers anything."""
     planning = make()
     first = planning.started()
-    first.send(Listening("127.0.0.1", 1, b"start"), event(planning.subscribed(), cut_point(5), first="5"))
+    first.send(
+        Listening(Server("127.0.0.1", 1, b"start")), event(planning.subscribed(), cut_point(5), first="5")
+    )
     planning.until(lambda: planning.client.progress(SPLIT, HORIZON))
 
     first.die()
@@ -399,7 +402,7 @@ def test_tasks_get_the_address_of_the_shards_agent(make: Callable[..., Planning]
     """That agent may be on another host than the driver."""
     planning = make()
     agent = planning.started()
-    agent.send(Listening("127.0.0.1", 1, b"start"))
+    agent.send(Listening(Server("127.0.0.1", 1, b"start")))
     planning.until(lambda: planning.client.hub)
     generation = planning.subscribed()
     assert str(planning.client.agents([SPLIT])[SPLIT]) == "127.0.0.1:1"
@@ -473,7 +476,7 @@ def test_progress_reports_tell_the_agents_state_and_buffer(make: Callable[..., P
     states = [planning.client.figures()]
     agent = planning.started()
     states.append(planning.client.figures())
-    agent.send(Listening("127.0.0.1", 1, b"start"), BufferHeld("127.0.0.1", 30, 100))
+    agent.send(Listening(Server("127.0.0.1", 1, b"start")), BufferHeld("127.0.0.1", 30, 100))
     planning.until(lambda: "bufferedBytes" in planning.client.figures())
     planning.subscribed()
     states.append(planning.client.figures())

@@ -14,6 +14,7 @@ from sluice.kinesis.shared.protocol import (
     Acknowledge,
     ConsumersChanged,
     Listening,
+    Server,
     StartFailed,
     Subscribe,
     Unsubscribe,
@@ -206,7 +207,7 @@ def test_the_wait_for_an_agent_includes_the_next_one(make: Callable[..., Plannin
     assert agent.ended == 0.0
     assert waiting.is_alive()
 
-    planning.agent.send(Listening("127.0.0.1", 1, b"start"))
+    planning.agent.send(Listening(Server("127.0.0.1", 1, b"start")))
     waiting.join(PATIENT)
     assert not waiting.is_alive()
 
@@ -339,7 +340,7 @@ def test_one_that_listens_is_replaced_soon(
         planning.now += 60.0
     planning.client.start()
     agent = planning.agent
-    agent.send(Listening("127.0.0.1", 1, b"start"))
+    agent.send(Listening(Server("127.0.0.1", 1, b"start")))
     planning.until(lambda: planning.client.hub)
     assert len(lines(caplog, "listens, after 4 that did not")) == 1
 

@@ -26,14 +26,14 @@ from sluice.kinesis.planner import agent_place
 from sluice.kinesis.planner.agent_place import check_encryption
 from sluice.kinesis.shared.launch import ON_THIS_HOST, AgentPlace, AgentSetup
 from sluice.kinesis.shared.link import Link
-from sluice.kinesis.shared.protocol import DONE, EVENT, JoinHub, ReadRange, encode
+from sluice.kinesis.shared.protocol import DONE, EVENT, JoinHub, ReadRange, Server, encode
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
 
 SECRET = b"k" * 32
 PATIENT = 60.0
 REQUEST = ReadRange(SplitId("clicks", "shardId-0"), IteratorStart("TRIM_HORIZON"), None, "9", 60.0)
-JOIN = JoinHub("10.0.0.7", 4000, b"start", b"fingerprint")
+JOIN = JoinHub(Server("10.0.0.7", 4000, b"start", b"fingerprint"))
 ELSEWHERE = AgentPlace("10.0.0.1", "")
 
 

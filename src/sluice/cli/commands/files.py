@@ -14,8 +14,8 @@ from sluice.destinations.s3.destination import PATH
 from sluice.destinations.s3.layout import Layout
 from sluice.destinations.s3.retention import CommittedEpoch, expire, sink_files
 from sluice.instants import iso_instant
-from sluice.kinesis.options.starting_positions import TIMESTAMP
 from sluice.options import read_options
+from sluice.source.settings import TIMESTAMP
 
 HELP = "list what destination s3 has committed below a path, and remove old batches"
 

@@ -123,7 +123,7 @@ class Agent:
         log = KinesisLog.of(setup.config)
         settings = ManagerSettings(
             buffer_bytes=setup.agent.buffer_bytes,
-            cut_points=1 if setup.config.limits.is_none else _CUT_POINTS_WITH_LIMITS,
+            cut_points=1 if setup.config.settings.limits.is_none else _CUT_POINTS_WITH_LIMITS,
             server=self.place,
         )
         manager = SubscriptionManager(
@@ -142,28 +142,16 @@ class Agent:
         self._link.send(encode(message))
 
     def report_figures(self) -> None:
-        """Tells what has changed. Called once a second."""
-        self.report_use()
-        self.report_calls()
-        self.report_buffer()
-
-    def report_buffer(self) -> None:
-        """Tells how full the buffer is, if that has changed."""
-        if isinstance(self._shards, SubscriptionManager) and self._shards.held != self._held_reported:
-            self._held_reported = held = self._shards.held
-            self.report(BufferHeld(self.place[0], held, self._buffer_bytes))
-
-    def report_use(self) -> None:
-        """Says how many ranges were asked for, if any were since the last time."""
+        """Reports what has changed. Called once a second."""
         with self._asked_lock:
             count, self._asked = self._asked, 0
         if count:
             self.report(RangesAsked(count))
-
-    def report_calls(self) -> None:
-        """Says how many reads were refused or repeated, if any were since the last time."""
         for split, counted in self._figures.take().items():
             self.report(CallsCounted(split, counted.refused, counted.retries))
+        if isinstance(self._shards, SubscriptionManager) and self._shards.held != self._held_reported:
+            self._held_reported = held = self._shards.held
+            self.report(BufferHeld(self.place.host, held, self._buffer_bytes))
 
     def serve(self) -> None:
         """Handles messages until the link closes. Then ends all subscriptions, and returns."""
@@ -298,7 +286,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int, planner: int)
             link.close()
 
     link.start(check)
-    agent.report(Listening(*agent.place))
+    agent.report(Listening(agent.place))
     agent.serve()
     if termination.wait_for_reason():
         agent.deregister(agent.registered)
@@ -348,7 +336,7 @@ def _run_on_worker() -> None:
             "this host gets no agent, and its tasks read without one: %s", _why_not_started(setup, error)
         )
         return
-    agent.report(JoinHub(*agent.place))
+    agent.report(JoinHub(agent.place))
 
     def check() -> None:
         agent.report_figures()

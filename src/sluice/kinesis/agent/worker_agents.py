@@ -126,30 +126,31 @@ class WorkerAgents:
 
     def join(self, channel: Channel, request: JoinHub) -> None:
         """Takes in an agent, and returns when it is gone; at once where its host has one already."""
-        agent = _WorkerAgent(request.host, Link(channel, self._clock))
+        host = request.server.host
+        agent = _WorkerAgent(host, Link(channel, self._clock))
         with self._lock:
-            if request.host in self._agents:
+            if host in self._agents:
                 return
-            self._agents[request.host] = agent
+            self._agents[host] = agent
             if self._consumers is not None:
                 agent.send(self._consumers)
             self._wait_for_others()
             hosts = self._hosts()
         _log.info(
             "the agent on %s has joined as one of %d; it gets its share of the shards in %g s",
-            request.host,
+            host,
             len(hosts.hosts),
             _JOIN_WAIT,
         )
-        if (seen := channel.remote_host) not in (None, request.host):
+        if (seen := channel.remote_host) not in (None, host):
             _log.warning(
                 "the agent on %s is seen as %s from here, so addresses are translated on the way; "
                 "tasks on hosts that can't reach it poll its shards",
-                request.host,
+                host,
                 seen,
             )
         self._report(hosts)
-        agent.link.start(lambda: self.check(request.host))
+        agent.link.start(lambda: self.check(host))
         try:
             while True:
                 self._handle_message(agent, decode_from_agent(agent.link.receive()))
@@ -158,18 +159,18 @@ class WorkerAgents:
         finally:
             agent.link.close()
             with self._lock:
-                del self._agents[request.host]
+                del self._agents[host]
                 orphans = list(agent.subscriptions.values())
                 hosts = self._hosts()
             _log.info(
                 "the agent on %s is gone; its %d shards go to the %d others, or else are polled: %s",
-                request.host,
+                host,
                 len(orphans),
                 len(hosts.hosts),
                 _named(orphans),
             )
             self._report(hosts)
-            self._report_ended(orphans, f"the agent on {request.host} is gone")
+            self._report_ended(orphans, f"the agent on {host} is gone")
 
     def close(self) -> None:
         """Closes the links to all agents, which end then."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sluice.aws.calling.backoff_options import BackoffOptions
@@ -18,7 +16,6 @@ from sluice.aws.calling.connection import (
 )
 from sluice.aws.names.shard_table import ShardTable
 from sluice.errors import OptionError
-from sluice.instants import micros_from_seconds
 from sluice.kinesis.options.agent import AGENT_OPTIONS, AgentConfig, agent_from_options
 from sluice.kinesis.options.fan_out import (
     CONSUMER_ARN,
@@ -39,7 +36,6 @@ from sluice.kinesis.options.starting_positions import (
     EndingPosition,
     PerShard,
     StartingPosition,
-    Word,
 )
 from sluice.kinesis.options.streams import STREAM_ARN, STREAM_NAME, StreamRef, streams_from_options
 from sluice.options import BOOLEAN, Option, OptionValues, choice, duration, integer, read_options
@@ -52,9 +48,9 @@ from sluice.source.settings import (
     MAX_DRIFT,
     MAX_RECORDS,
     MAX_TIME_SPAN,
-    NO_LIMITS,
     READ_RETRY_DURATION,
-    Limits,
+    SourceSettings,
+    settings_from_options,
 )
 
 __all__ = [
@@ -66,8 +62,6 @@ __all__ = [
     "source_config_from_options",
     "source_config_from_values",
 ]
-
-_log = logging.getLogger(__name__)
 
 FORMAT: Final = "kinesis-efo"
 
@@ -121,17 +115,6 @@ BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
     "GetShardIterator": Backoff(3, 0.3, 1.0, 1.5),
     "ListShards": Backoff(10, 1.0, 5.0, 1.5),
 }
-
-
-_FAN_OUT_OPERATIONS: Final = (
-    "SubscribeToShard",
-    "RegisterStreamConsumer",
-    "DeregisterStreamConsumer",
-    "ListStreamConsumers",
-    "DescribeStreamConsumer",
-)
-"""Polling calls none of them."""
-
 _BACKOFFS: Final = {name: BackoffOptions.declare(name, default) for name, default in BACKOFF_DEFAULTS.items()}
 
 SOURCE_OPTIONS: tuple[Option[Any], ...] = (
@@ -158,6 +141,16 @@ SOURCE_OPTIONS: tuple[Option[Any], ...] = (
     *(option for backoff in _BACKOFFS.values() for option in backoff.all),
 )
 
+_COMMON_OPTIONS: Final = (
+    MAX_RECORDS,
+    MAX_BYTES,
+    MAX_TIME_SPAN,
+    MAX_DRIFT,
+    FAIL_ON_DATA_LOSS,
+    READ_RETRY_DURATION,
+)
+"""Those that are as every log has them."""
+
 ALL_OPTIONS: Final[tuple[Option[Any], ...]] = (*SOURCE_OPTIONS, *CONNECTION_OPTIONS)
 
 
@@ -176,7 +169,8 @@ class SourceConfig:
     Attributes:
         streams: in the order that the user gave. Each name is there once.
         backoffs: operation (``GetRecords``) to how it is retried.
-        max_drift: how much later than an unread record a row may have arrived; None: any time.
+        settings: what the options say that all sources have.
+        shards_per_task: None: as many as there are records for; `settings` has the most.
         fan_out: None for polling.
         agent: None without an agent; it subscribes with `fan_out`, and polls otherwise.
     """
@@ -186,14 +180,10 @@ class SourceConfig:
     backoffs: Mapping[str, Backoff]
     start: StartingPosition = LATEST
     end: EndingPosition = LATEST
-    limits: Limits = NO_LIMITS
-    max_drift: float | None = None
+    settings: SourceSettings = field(default_factory=SourceSettings)
     polling: Polling = Polling()
-    shard_discovery_interval: float = 10.0
     shards_per_task: int | None = None
     deaggregate: bool = True
-    fail_on_data_loss: bool = True
-    read_retry_duration: float = 900.0
     fan_out: FanOutConfig | None = None
     agent: AgentConfig | None = None
 
@@ -241,22 +231,22 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
     start = _read_start(values, streams)
     end = _read_end(values, start)
     values.check()
-    if fan_out is None:
-        _name_idle_backoffs(values, streams)
+    shards_per_task = values.get(SHARDS_PER_TASK)
+    common = settings_from_options(values, _COMMON_OPTIONS, streaming=None)
     return SourceConfig(
         connection=connection,
         streams=streams,
         backoffs=_read_backoffs(values),
         start=start,
         end=end,
-        limits=_read_limits(values),
-        max_drift=values.get(MAX_DRIFT),
+        settings=replace(
+            common,
+            discovery_interval=values.require(DISCOVERY_INTERVAL),
+            splits_per_task=shards_per_task or common.splits_per_task,
+        ),
         polling=Polling(values.require(RECORDS_LIMIT), values.require(RECORDS_INTERVAL)),
-        shard_discovery_interval=values.require(DISCOVERY_INTERVAL),
-        shards_per_task=values.get(SHARDS_PER_TASK),
+        shards_per_task=shards_per_task,
         deaggregate=values.require(DEAGGREGATE),
-        fail_on_data_loss=values.require(FAIL_ON_DATA_LOSS),
-        read_retry_duration=values.require(READ_RETRY_DURATION),
         fan_out=fan_out,
         agent=agent,
     )
@@ -268,29 +258,6 @@ def _read_backoffs(values: OptionValues) -> Mapping[str, Backoff]:
     """
     listing = _BACKOFFS["ListShards"].read(values, throttle_patience=values.require(READ_RETRY_DURATION))
     return {name: backoff.read(values) for name, backoff in _BACKOFFS.items()} | {"ListShards": listing}
-
-
-def _name_idle_backoffs(values: OptionValues, streams: tuple[StreamRef, ...]) -> None:
-    """Says that retries were set for calls that polling never makes.
-
-    The other options of fan-out are refused, as they ask for something that there is not. These only say how
-    often something is tried, and stay where a query is switched from one publisher to the other.
-    """
-    options = (option for name in _FAN_OUT_OPERATIONS for option in _BACKOFFS[name].all)
-    if idle := ", ".join(option.key for option in options if values.given(option)):
-        _log_idle_once(", ".join(stream.name for stream in streams), idle)
-
-
-@functools.cache
-def _log_idle_once(streams: str, idle: str) -> None:
-    # Spark makes processes that it uses again read the options for every batch.
-    _log.warning("%s: options that do nothing while records are polled: %s", streams, idle)
-
-
-def _read_limits(values: OptionValues) -> Limits:
-    span = values.get(MAX_TIME_SPAN)
-    micros = None if span is None else micros_from_seconds(span)
-    return Limits(values.get(MAX_RECORDS), values.get(MAX_BYTES), micros)
 
 
 def _with_region(
@@ -318,7 +285,7 @@ def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> Startin
             return PerShard.of(position, [stream.name for stream in streams]) if streams else PerShard()
         except OptionError as error:
             values.reject(STARTING.key, str(error))
-    if position == Word("TRIM_HORIZON"):
+    if position == "TRIM_HORIZON":
         return TRIM_HORIZON
     return LATEST if instant is None else AtTimestamp(instant)
 
@@ -334,7 +301,7 @@ def _read_end(values: OptionValues, start: StartingPosition) -> EndingPosition:
 
 def _read_instant(values: OptionValues, position: Option[Any], timestamp: Option[int]) -> int | None:
     """The time that belongs to the position AT_TIMESTAMP; None with any other position."""
-    is_timed = values.get(position) == Word("AT_TIMESTAMP")
+    is_timed = values.get(position) == "AT_TIMESTAMP"
     if values.given(timestamp) and not is_timed:
         values.reject(timestamp.key, f"needs '{position.key}' AT_TIMESTAMP")
     elif is_timed and not values.mentions(timestamp):

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from sluice.aws.names.shard_table import FORM, ShardTable, parse_shard_table, quoted
 from sluice.errors import OptionError
 from sluice.instants import MICROS_PER_SECOND, TIME_FORM, iso_instant, parse_time
-from sluice.options import Kind, Option
+from sluice.options import Kind, Option, choice
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Position, before
 from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import Split, SplitId
+from sluice.source.settings import TIMESTAMP
 
 if TYPE_CHECKING:  # tasks and ``load()`` parse options, and plan nothing
     from sluice.source.planning.enumerator import InitialPositions
@@ -27,7 +28,6 @@ __all__ = [
     "LATEST",
     "STARTING",
     "STARTING_TIMESTAMP",
-    "TIMESTAMP",
     "TRIM_HORIZON",
     "AtTimestamp",
     "EndingPosition",
@@ -36,7 +36,6 @@ __all__ = [
     "ShardStart",
     "StartingPosition",
     "TrimHorizon",
-    "Word",
     "ending_instant",
     "initial_positions",
     "shard_position",
@@ -99,13 +98,6 @@ TRIM_HORIZON: Final = TrimHorizon()
 # --- parsing ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """``LATEST``, ``TRIM_HORIZON`` or ``AT_TIMESTAMP``; the time is in an option of its own."""
-
-    text: str
-
-
 # The service writes no leading zeros, but emulators do; users copy the numbers from rows.
 _SEQUENCE_NUMBER = re.compile(r"[0-9]{1,129}")
 
@@ -113,21 +105,13 @@ _SUB: Final = "SUB_SEQUENCE_NUMBER"
 _KINDS: Final = ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP", "TRIM_HORIZON", "SHARD_END")
 
 
-def _parse_start(text: str) -> Word | ShardTable[ShardStart]:
+_word: Final = choice("LATEST", "TRIM_HORIZON", "AT_TIMESTAMP").parse
+
+
+def _parse_start(text: str) -> str | ShardTable[ShardStart]:
     if text.lstrip().startswith("{"):
         return parse_shard_table(text, "stream", _KINDS, _start)
-    return _word(text, "LATEST", "TRIM_HORIZON", "AT_TIMESTAMP")
-
-
-def _parse_end(text: str) -> Word:
-    return _word(text, "LATEST", "AT_TIMESTAMP")
-
-
-def _word(text: str, *allowed: str) -> Word:
-    word = text.strip().upper()
-    if word not in allowed:
-        raise ValueError(text)
-    return Word(word)
+    return _word(text)
 
 
 def _start(shard: str, value: Any) -> ShardStart:
@@ -177,12 +161,9 @@ def _shard_time(shard: str, given: Any) -> int:
 
 # --- the options ---------------------------------------------------------------------------------------
 
-STARTING_POSITION: Kind[Word | ShardTable[ShardStart]] = Kind(
+STARTING_POSITION: Kind[str | ShardTable[ShardStart]] = Kind(
     "position", "LATEST, TRIM_HORIZON, AT_TIMESTAMP, or JSON: " + FORM, _parse_start
 )
-ENDING_POSITION: Kind[Word] = Kind("position", "LATEST or AT_TIMESTAMP", _parse_end)
-TIMESTAMP: Kind[int] = Kind("timestamp", TIME_FORM, parse_time)
-
 
 STARTING = Option(
     "startingPosition",
@@ -204,7 +185,7 @@ STARTING_TIMESTAMP = Option(
 )
 ENDING = Option(
     "endingPosition",
-    ENDING_POSITION,
+    choice("LATEST", "AT_TIMESTAMP"),
     None,
     "Batch reads only: `LATEST` (what was there when the read was planned) or `AT_TIMESTAMP`.",
     shown_default="LATEST",

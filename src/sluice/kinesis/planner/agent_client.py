@@ -179,8 +179,7 @@ class AgentClient:
             if shard is None or shard.ended is not None or (shard.is_silent and not shard.has_new_records):
                 continue
             if shard.server is not None:
-                host, port, start, fingerprint = shard.server
-                found[split] = Address(host, port, self._secret, start, fingerprint)
+                found[split] = shard.server.address(self._secret)
             elif not self._on_workers:
                 found[split] = self._address
         return found
@@ -324,9 +323,7 @@ class AgentClient:
         with self._lock:
             match message:
                 case Listening():
-                    self._address = Address(
-                        message.host, message.port, self._secret, message.start, message.fingerprint
-                    )
+                    self._address = message.server.address(self._secret)
                     self._supervisor.mark_listening()
                     self._listens.set()
                 case StartFailed():

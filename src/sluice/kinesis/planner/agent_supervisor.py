@@ -165,11 +165,6 @@ class AgentSupervisor:
         if self._agent is not None:
             self._agent.link.send(encode(message))
 
-    def restart(self) -> None:
-        """Ends the agent, so that another one follows."""
-        if self._agent is not None:
-            self._agent.link.close()  # the thread that receives goes on with `forget`
-
     def forget(self, agent: SupervisedAgent) -> bool:
         """The link to `agent` has closed. Returns False where `close` was called before."""
         if agent is not self._agent:

@@ -5,10 +5,12 @@ Sequence numbers travel as text: they do not fit into msgpack's integers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
+from sluice.channels.channel import Address
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
 from sluice.source.state.subscriptions import SubscriptionProgress
@@ -71,6 +73,10 @@ class Server(NamedTuple):
     start: bytes
     fingerprint: bytes = b""
 
+    def address(self, secret: bytes) -> Address:
+        """Where it is, for those who have to prove that they know the secret."""
+        return Address(self.host, self.port, secret, self.start, self.fingerprint)
+
 
 class Subscribe(msgspec.Struct, tag=True, frozen=True):
     """Planner to agent: subscribe to a shard, in place of any earlier subscription to it.
@@ -114,16 +120,9 @@ class ConsumersChanged(msgspec.Struct, tag=True, frozen=True):
 
 
 class Listening(msgspec.Struct, tag=True, frozen=True):
-    """Agent to planner: where tasks, and agents on worker hosts, may connect.
+    """Agent to planner: where tasks, and agents on worker hosts, may connect."""
 
-    Attributes:
-        start, fingerprint: see `Address`.
-    """
-
-    host: str
-    port: int
-    start: bytes
-    fingerprint: bytes = b""
+    server: Server
 
 
 class StartFailed(msgspec.Struct, tag=True, frozen=True):
@@ -140,13 +139,10 @@ class JoinHub(msgspec.Struct, tag=True, frozen=True):
     """Agent on a worker host to the agent beside the driver: shards may be assigned to it.
 
     Attributes:
-        host, port, start, fingerprint: where tasks may connect to it, see `Address`.
+        server: where tasks may connect to it.
     """
 
-    host: str
-    port: int
-    start: bytes
-    fingerprint: bytes = b""
+    server: Server
 
 
 class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
@@ -255,26 +251,11 @@ FromAgent = (
 FirstFrame = ReadRange | JoinHub
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_to_agent: Final = msgspec.msgpack.Decoder(ToAgent)
-_from_agent: Final = msgspec.msgpack.Decoder(FromAgent)
-_first_frame: Final = msgspec.msgpack.Decoder(FirstFrame)
+decode_to_agent: Final[Callable[[memoryview], ToAgent]] = msgspec.msgpack.Decoder(ToAgent).decode
+decode_from_agent: Final[Callable[[memoryview], FromAgent]] = msgspec.msgpack.Decoder(FromAgent).decode
+decode_first_frame: Final[Callable[[memoryview], FirstFrame]] = msgspec.msgpack.Decoder(FirstFrame).decode
+"""Decodes the first frame of a connection to an agent, and every further frame that a task sends."""
 
 
 def encode(message: ToAgent | FromAgent | FirstFrame) -> bytes:
     return _encoder.encode(message)
-
-
-def decode_to_agent(frame: memoryview) -> ToAgent:
-    message: ToAgent = _to_agent.decode(frame)
-    return message
-
-
-def decode_from_agent(frame: memoryview) -> FromAgent:
-    message: FromAgent = _from_agent.decode(frame)
-    return message
-
-
-def decode_first_frame(frame: memoryview) -> FirstFrame:
-    """Decodes the first frame of a connection to an agent, and every further frame that a task sends."""
-    message: FirstFrame = _first_frame.decode(frame)
-    return message
