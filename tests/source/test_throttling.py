@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from memory_log import S0, SECOND, THROTTLED, MemoryLog, new_log, put_many, put_to
+from memory_log import BROKEN, S0, SECOND, THROTTLED, MemoryLog, failing_reads, new_log, put_many, put_to
 from query import Query, check_exactly_once
 
 from sluice.errors import ServiceError
@@ -126,3 +126,18 @@ def test_a_throttled_shard_delays_no_other(limits: Limits) -> None:
         assert read >= put - len(others)  # the first records of a backlog may seem to fill a limit
         log.pass_time(1.0)
     assert query.by_split()[S0]
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, Limits(records=100)])
+def test_throttling_between_two_failures_is_no_outage(limits: Limits) -> None:
+    """Only reads that fail in a row fail the query; a read that is throttled has an answer."""
+    log = new_log()
+    records = put_many(log, 10)
+    query = Query(log)
+    query.log_start()
+    log.fault = failing_reads(iter([BROKEN, *[THROTTLED] * 20, BROKEN]))
+    for _ in range(22):
+        query.plan(limits)
+        log.pass_time(60)
+    query.run_planned(query.plan(limits))
+    check_exactly_once(query, records)

@@ -27,7 +27,7 @@ class ReadPace:
     Attributes:
         next_read_at: the planner reads the split again then, unless a run waits for it.
         unanswered_since: when the first read after the last answer was throttled or failed; None: none was.
-        failing_since: the same for reads that failed and were not throttled.
+        failing_since: the same for reads that failed; None after one that was throttled.
         is_missing: the service says that there is no such split.
     """
 
@@ -81,7 +81,9 @@ class ReadPace:
         """
         if self.unanswered_since is None:
             self.unanswered_since = now
-        if not throttled and (self.failing_since is None or now - self.next_read_at > patience):
+        if throttled:
+            self.failing_since = None
+        elif self.failing_since is None or now - self.next_read_at > patience:
             self.failing_since = now
         self.is_missing = missing
         self.next_read_at = now + _RETRY_PAUSE
