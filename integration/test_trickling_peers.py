@@ -15,7 +15,7 @@ from botocore.config import Config
 
 from sluice.aws.calling.clients import client_for, credentials_for
 from sluice.aws.calling.connection import ConnectionConfig
-from sluice.aws.wire import receiving, sdk_deadlines, watchdog
+from sluice.aws.wire import sdk_deadlines, watchdog
 from sluice.channels import acceptor as acceptor_module
 from sluice.channels import channel as channel_module
 from sluice.channels.acceptor import Acceptor, listen
@@ -117,7 +117,6 @@ def trickler() -> Iterator[Callable[..., Trickler]]:
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """All limits are tenths of a second."""
     monkeypatch.setattr(watchdog, "_INTERVAL", 0.02)
-    monkeypatch.setattr(receiving, "_LIMIT", 0.3)
     monkeypatch.setattr(sdk_deadlines, "_LIMIT", 0.3)
     monkeypatch.setattr(sdk_deadlines, "_LIMIT_OF_S3", 0.3)
     monkeypatch.setattr(channel_module, "_HANDSHAKE_TIMEOUT", 0.3)

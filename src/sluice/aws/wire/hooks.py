@@ -14,7 +14,6 @@ from botocore.parsers import ResponseParserFactory
 
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.wire.changes import read_changes
-from sluice.aws.wire.receiving import BodyReceiver
 from sluice.aws.wire.request_bodies import insert_body, substitute
 from sluice.aws.wire.responses import (
     error_in_json,
@@ -32,8 +31,6 @@ __all__ = ["ParserFactory", "install"]
 
 _CONTEXT_KEY: Final = "sluice_timestamp"
 
-_SOURCES: Final = ("kinesis", "dynamodb-streams")
-
 
 def install(client: Any, wire_format: str = "json") -> None:
     """Registers the hooks with an SDK client. Events of other services than the client's never come.
@@ -42,15 +39,11 @@ def install(client: Any, wire_format: str = "json") -> None:
         wire_format: how records are asked for, see `ConnectionConfig`.
     """
     service = client.meta.service_model.service_id.hyphenize()
-    receiver = BodyReceiver()
     cbor = CborRequests(wire_format, client.meta.endpoint_url)
     hooks = (
         # Large requests: the library writes their bodies.
         (f"before-parameter-build.{service}", substitute),
         (f"before-call.{service}", insert_body),
-        # Answers of what is read: received in one piece, within a limit of time. S3 lets some trickle.
-        *((f"needs-retry.{source}", receiver.remember_session) for source in _SOURCES),
-        *((f"before-send.{source}", receiver.send) for source in _SOURCES),
         # Answers that are cut short.
         (f"after-call.{service}", refuse_damaged_answer),
         # Timestamps with microseconds.

@@ -15,7 +15,7 @@ from botocore import xform_name
 from sluice.aws.calling.clients import client_for, endpoint_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, DamagedAnswerError, translate
-from sluice.aws.wire.receiving import read_stream
+from sluice.aws.wire.sdk_deadlines import read_stream
 from sluice.destinations.common.object_settings import NO_CHECKSUMS, ObjectSettings, hint_for
 from sluice.errors import OptionError, ServiceError
 from sluice.instants import micros_from_datetime

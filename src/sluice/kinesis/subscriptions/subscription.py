@@ -18,7 +18,7 @@ from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.endpoint_state import endpoint_state
 from sluice.aws.errors import DamagedAnswerError, endpoint_of, translate
 from sluice.aws.wire.cbor import Decoder, is_cbor
-from sluice.aws.wire.receiving import shut_down
+from sluice.aws.wire.sdk_deadlines import shut_down
 from sluice.errors import ServiceError
 from sluice.instants import micros_to_datetime
 from sluice.kinesis.subscriptions.event_stream import Frame, FrameReader
