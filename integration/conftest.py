@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,19 +11,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import integration.support.hypothesis_profile  # noqa: F401 - loads it
 from integration.model import KinesisModel, RealClock
 from integration.model.server import ModelServer, serving
 from integration.support import left_to_soak, servers
-from integration.support.durations import seconds_of
 from integration.support.fan_out import MARK
 from integration.support.kinesis import Streams
 from integration.support.model_streams import LAWS, ModelStreams
 from integration.support.queries import PUBLISHERS, published_by
-from integration.support.run_plugin import pytest_configure
 from integration.support.servers import FaultProxy, Server
 from integration.support.spark import JVM_OPTIONS, SPARK_VERSION, Sessions, prepare_environment, stop_queries
 
-__all__ = ["pytest_configure"]
+# The modules that take longest, in this order: they go first, so that no process is left alone with one.
+_LONGEST = ("soak", "data_loss", "laws", "s3", "replay", "source", "reshard", "query_bucket", "pipelines")
 
 prepare_environment()
 os.environ[MARK] = uuid.uuid4().hex  # before the JVM starts
@@ -38,21 +36,13 @@ _LEFT_OPEN = "ignore:unclosed <socket:ResourceWarning"
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The modules that take longest go first, so that no process is left alone with one at the end."""
     left_to_soak.mark(items)
     ours = [item for item in items if Path(__file__).parent in item.path.parents]
-    tests = Counter(_module(item) for item in items)
-    items.sort(
-        key=lambda item: seconds_of(_module(item), tests[_module(item)]) if item in ours else math.inf,
-        reverse=True,
-    )
+    places = {f"test_{name}.py": place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)) if item in ours else -1)
     if SPARK_VERSION < (4, 2):
         for item in ours:
             item.add_marker(pytest.mark.filterwarnings(_LEFT_OPEN))
-
-
-def _module(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="session")

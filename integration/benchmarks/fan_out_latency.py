@@ -31,9 +31,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.benchmarks.floor import FedSource, FloorSource
+from integration.benchmarks.versus import OUTPUT
 from integration.demo.quiet import quiet_spark
 from integration.support import servers
-from integration.support.chart import OUTPUT
 from integration.support.kinesis import REGION, Streams
 
 MODES: dict[str, dict[str, str]] = {

@@ -13,9 +13,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
-from integration.support.chart import OUTPUT
+from integration.support.paths import BUILD
 from integration.support.spark import spark_session
 
+OUTPUT = BUILD / "benchmarks"
 TITLES = f"{'record':>9} {'way':<18} {'records/s':>12} {'MB/s':>8}"
 
 

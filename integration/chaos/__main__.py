@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from integration.chaos.report import draw_lag, table
+from integration.chaos.report import table
 from integration.chaos.run import MINISTACK, Settings, run_chaos
 from integration.foreign.servers import SERVERS
 from integration.support.paths import BUILD
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=200.0, help="orders a second (default 200)")
     with_s3 = [MINISTACK, *(each.name for each in SERVERS.values() if "s3" in each.targets)]
     parser.add_argument("--s3", choices=with_s3, default=MINISTACK, help="the server that has the files")
-    parser.add_argument("--output", type=Path, default=BUILD / "chaos", help="takes logs, table and picture")
+    parser.add_argument("--output", type=Path, default=BUILD / "chaos", help="takes logs and table")
     arguments = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
     settings = Settings(seed, arguments.minutes * 60, arguments.rate, arguments.output, arguments.s3)
@@ -50,7 +50,7 @@ def main() -> int:
     text = table(verdict)
     settings.output.joinpath("table.txt").write_text(text + "\n")
     print(f"\n{text}\n")
-    say(f"{draw_lag(verdict, settings.output)}; logs beside it")
+    say(f"logs are in {settings.output}")
     return 0 if verdict.is_right else 1
 
 

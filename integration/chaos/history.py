@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from integration.chaos.pipeline import COPY, LAKE, QUERIES
+from integration.chaos.pipeline import COPY, QUERIES
 from integration.chaos.plan import Fault
 
 _EXPLAINS: Final = 90.0
@@ -149,11 +149,6 @@ class History:
     def lag(self, query: str) -> list[tuple[float, float]]:
         """By time, the seconds that a query is behind its stream: since as long ago what waits was put."""
         return _lag([(s.at, s.put if query == COPY else s.copied, s.waiting[query]) for s in self.samples])
-
-    @property
-    def behind(self) -> Mapping[str, Sequence[tuple[float, float]]]:
-        """`lag` of both queries."""
-        return {query: self.lag(query) for query in (COPY, LAKE)}
 
 
 def _lag(samples: Sequence[tuple[float, int, int]]) -> list[tuple[float, float]]:

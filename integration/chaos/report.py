@@ -1,16 +1,14 @@
-"""What a run has shown: a table, and a picture of how far the queries were behind."""
+"""What a run has shown, as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from integration.chaos.history import History, Struck
-from integration.chaos.pipeline import COPY, LAKE, QUERIES
+from integration.chaos.pipeline import COPY, QUERIES
 from integration.chaos.plan import KINDS
 from integration.chaos.run import LONGEST_STALL, Verdict
-from integration.support.chart import Line, Panel, draw
 
 _SHOWN: Final = 14  # lines of an error
 
@@ -37,33 +35,6 @@ def table(verdict: Verdict) -> str:
             *_outcome(verdict),
         ]
     )
-
-
-def draw_lag(verdict: Verdict, directory: Path) -> Path:
-    """Draws ``lag.svg``."""
-    history = verdict.history
-    lag = history.behind
-    top = max((value for line in lag.values() for _, value in line), default=0.0) or 1.0
-    waiting = {
-        query: [(sample.at, float(sample.waiting[query])) for sample in history.samples] for query in QUERIES
-    }
-    names = {COPY: "orders to copied", LAKE: "copied to S3"}
-    panels = [
-        Panel(
-            "seconds behind (spikes: a driver was killed)",
-            [
-                *(Line(names[query], points) for query, points in lag.items()),
-                Line("kill -9 of the driver", list(_spikes(history.kills, top)), dashed=True),
-            ],
-        ),
-        Panel("records that wait", [Line(names[query], points) for query, points in waiting.items()]),
-    ]
-    return draw("lag", panels, directory)
-
-
-def _spikes(times: Sequence[float], top: float) -> Iterator[tuple[float, float]]:
-    for at in times:
-        yield from ((at, 0.0), (at, top), (at, 0.0))
 
 
 def _faults(history: History) -> Iterator[str]:

@@ -56,7 +56,7 @@ class Settings:
     seed: int
     seconds: float  # with faults
     rate: float  # orders a second
-    output: Path  # a directory for logs, the table and the picture
+    output: Path  # a directory for logs and the table
     s3: str = MINISTACK  # the server that has the files: `MINISTACK`, or one of `make foreign`
 
 
@@ -110,7 +110,6 @@ def run_chaos(settings: Settings, say: Callable[[str], None]) -> Verdict:
         )
         try:
             world.run()
-            world.save_samples()
             say("counting every record")
             return world.judge(read_committed(lake))
         finally:
@@ -298,16 +297,6 @@ class _World:
         self._problems += [
             f"{failure.query} failed by itself at {failure.at:.0f} s" for failure in self._history.unexplained
         ]
-
-    def save_samples(self) -> None:
-        """Writes how things stood at every moment beside the logs."""
-        with self._settings.output.joinpath("samples.csv").open("w") as file:
-            file.write(
-                f"seconds,put,copied,{','.join(f'{query} waiting,{query} batch' for query in QUERIES)}\n"
-            )
-            for sample in self._history.samples:
-                stand = ",".join(f"{sample.waiting[query]},{sample.committed[query]}" for query in QUERIES)
-                file.write(f"{sample.at:.1f},{sample.put},{sample.copied},{stand}\n")
 
     def judge(self, committed: Committed) -> Verdict:
         """Counts."""

@@ -1,22 +1,14 @@
-"""Draws the dashboard of the docs from a run with a real Prometheus, and checks what it asks for.
-
-    python -m integration.support.dashboard [seconds]
+"""A run that a real Prometheus watches, for the queries of the docs' dashboard and alerts.
 
 A query copies a stream, whose shards an agent polls. For a third of the time a stranger uses up the reads of
-one shard, and the destination refuses records. Prometheus scrapes the listener, and answers each panel's own
-queries; the answers become ``docs/monitoring/dashboard.svg``. If Prometheus does not understand an expression
-of the dashboard or of an alert, or has no series for it, the exit code is 1.
-
-It needs ``prometheus`` on PATH (``apt-get install prometheus``).
+one shard, and the destination refuses records.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -26,12 +18,9 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from integration.model.server import serving
-from integration.support.chart import Line, Panel, draw
-from integration.support.model_streams import LAWS, ModelStreams
+from integration.support.model_streams import ModelStreams
 from integration.support.paths import ROOT
 from integration.support.prometheus import Prometheus, QueryRefusedError, prometheus
-from integration.support.spark import prepare_environment, spark_session
 from integration.support.watched import Stranger, copying_query, listening
 from sluice.metrics import PrometheusExporter, SluiceListener
 
@@ -49,24 +38,6 @@ class WatchedRun:
     server: Prometheus
     start: float
     end: float  # start, end: of the run, in seconds since the epoch
-
-    def panels(self) -> Iterator[Panel]:
-        """The panels of the dashboard that have series."""
-        for panel in dashboard()["panels"]:
-            lines = []
-            for target in panel["targets"]:
-                for series in self.series(target["expr"]):
-                    labels = series["metric"]
-                    name = target["legendFormat"]
-                    for label in re.findall(r"\{\{(\w+)\}\}", name):
-                        name = name.replace(f"{{{{{label}}}}}", labels.get(label, ""))
-                    points = [
-                        (at - self.start, float(value)) for at, value in series["values"] if value != "NaN"
-                    ]
-                    lines.append(Line(re.sub(r"shardId-0+(?=\d)", "shard ", name), points))
-            if any(points for line in lines for points in line.points):
-                unit = panel["fieldConfig"]["defaults"]["unit"]
-                yield Panel(f"{panel['title']} ({unit})", lines)
 
     def series(self, expression: str) -> list[Any]:
         """What Prometheus answers to an expression of the dashboard."""
@@ -136,24 +107,3 @@ def watched_run(
         yield WatchedRun(server, start, time.time())
         ends.set()
         producer.join()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m integration.support.dashboard", description=__doc__)
-    parser.add_argument("seconds", type=float, nargs="?", default=90.0, help="how long the query runs (90)")
-    seconds = parser.parse_args().seconds
-    prepare_environment()
-    with (
-        serving(LAWS) as model,
-        tempfile.TemporaryDirectory() as name,
-        spark_session(Path(name) / "spark") as spark,
-        watched_run(spark, ModelStreams(model), Path(name), seconds) as run,
-    ):
-        problems = run.problems()
-        print(*problems, sep="\n", end="\n" if problems else "")
-        print(draw("dashboard", list(run.panels()), DOCS))
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
