@@ -14,11 +14,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from integration.model import LOST_ANSWER, SECOND, Laws, RealClock
-from integration.model.process import running
+from integration.model import LOST_ANSWER, SECOND, KinesisModel, Laws, ModelError, RealClock
 from integration.model.sending import WireFault
 from integration.model.server import ModelServer, serving
-from integration.model.steering import Steering
 from integration.support.kinesis import REGION
 
 S0 = "shardId-000000000000"
@@ -40,8 +38,8 @@ def server() -> Iterator[ModelServer]:
 
 
 @pytest.fixture
-def steering(server: ModelServer) -> Steering:
-    return Steering(server.endpoint)
+def model(server: ModelServer) -> KinesisModel:
+    return server.model
 
 
 Connect = Callable[..., Any]
@@ -107,7 +105,7 @@ def subscribe(client: Any, arn: str) -> Any:
     return client.subscribe_to_shard(ConsumerARN=arn, ShardId=S0, StartingPosition=position)["EventStream"]
 
 
-def test_streams_are_made_written_read_and_resharded_by_boto3(client: Any, steering: Steering) -> None:
+def test_streams_are_made_written_read_and_resharded_by_boto3(client: Any, model: KinesisModel) -> None:
     client.create_stream(StreamName="made", ShardCount=1)
     arn = wait_active(client, "made")["StreamARN"]
     entries = [{"PartitionKey": f"k{n}", "Data": bytes([n])} for n in range(20)]
@@ -128,13 +126,15 @@ def test_streams_are_made_written_read_and_resharded_by_boto3(client: Any, steer
         StreamName="made", ShardId=S0, ShardIteratorType="AT_TIMESTAMP", Timestamp=arrival
     )
 
-    steering.set_laws(status_delay=(100.0, 100.0))  # else it may be over before a slow machine's next call
+    model.laws = replace(
+        model.laws, status_delay=(100.0, 100.0)
+    )  # else it may be over before a slow machine's next call
     client.split_shard(StreamName="made", ShardToSplit=S0, NewStartingHashKey=str(2**127))
     assert refusal(client.split_shard, StreamName="made", ShardToSplit=S0, NewStartingHashKey="9") == (
         "ResourceInUseException"
     )
-    steering.set_laws(status_delay=EXACT.status_delay)
-    steering.do("clock", advance=100.0)
+    model.laws = replace(model.laws, status_delay=EXACT.status_delay)
+    model.clock.advance(100.0)
     wait_active(client, "made")
     closed, *children = client.list_shards(StreamName="made")["Shards"]
     assert "EndingSequenceNumber" in closed["SequenceNumberRange"]
@@ -163,10 +163,12 @@ def next_records(events: Iterator[Any]) -> Any:
     return next(found for event in events if (found := event["SubscribeToShardEvent"])["Records"])
 
 
-def test_fan_out_by_boto3(client: Any, steering: Steering) -> None:
-    steering.set_laws(resubscribe_after=3600.0)  # else a slow machine's next call may be late enough
-    steering.create("s")
-    steering.put("s", [("k", b"first")])
+def test_fan_out_by_boto3(client: Any, model: KinesisModel) -> None:
+    model.laws = replace(
+        model.laws, resubscribe_after=3600.0
+    )  # else a slow machine's next call may be late enough
+    model.create("s")
+    model.put("s", "k", b"first")
     stream_arn = wait_active(client, "s")["StreamARN"]
     arn = register(client, stream_arn)
     assert [
@@ -180,78 +182,64 @@ def test_fan_out_by_boto3(client: Any, steering: Steering) -> None:
         assert first["ContinuationSequenceNumber"] == first["Records"][0]["SequenceNumber"]
         # Within a second of the first call it is one too many; on a slow machine it comes later.
         assert refusal(subscribe, client=client, arn=arn) in TOO_SOON
-        steering.do("clock", advance=1.1)
+        model.clock.advance(1.1)
         assert refusal(subscribe, client=client, arn=arn) == "ResourceInUseException"
 
-        steering.put("s", [("k", b"second")])
+        model.put("s", "k", b"second")
         second = next_records(events)
         assert [record["Data"] for record in second["Records"]] == [b"second"]
-        steering.do("split", stream="s", shard=S0)
+        model.split("s", S0)
         last = list(events)[-1]["SubscribeToShardEvent"]
         assert len(last["ChildShards"]) == 2
     client.deregister_stream_consumer(ConsumerARN=arn)
 
 
 def test_errors_and_lost_answers_reach_clients_as_the_services(
-    client: Any, connect: Connect, server: ModelServer, steering: Steering
+    client: Any, connect: Connect, server: ModelServer, model: KinesisModel
 ) -> None:
-    steering.create("s")
+    model.create("s")
     assert refusal(client.describe_stream_summary, StreamName="none") == "ResourceNotFoundException"
     for code in ("InternalFailure", "KMSThrottlingException", "LimitExceededException"):
-        steering.do("force", operation="ListShards", code=code)
+        model.faults.force("ListShards", ModelError(code))
         assert refusal(client.list_shards, StreamName="s") == code
-    steering.do("force", operation="PutRecord", code=LOST_ANSWER)
+    model.faults.force("PutRecord", ModelError(LOST_ANSWER))
     with pytest.raises(ConnectionClosedError):
         client.put_record(StreamName="s", PartitionKey="k", Data=b"ambiguous")
-    assert [record.data for record in steering.oracle("s")] == [b"ambiguous"]
+    assert [record.data for record in model.oracle.records("s")] == [b"ambiguous"]
     old = connect(server.endpoint, key="OLD")
-    steering.do("expire_credentials", access_keys=["OLD"])
+    model.expire_credentials("OLD")
     assert refusal(old.list_shards, StreamName="s") == "ExpiredTokenException"
     client.list_shards(StreamName="s")
 
 
-def test_event_streams_are_cut_and_fall_silent(client: Any, steering: Steering) -> None:
-    steering.create("s")
-    steering.set_laws(resubscribe_after=None, subscribe_calls=None)
+def test_event_streams_are_cut_and_fall_silent(client: Any, server: ModelServer, model: KinesisModel) -> None:
+    model.create("s")
+    model.laws = replace(model.laws, resubscribe_after=None, subscribe_calls=None)
     arn = register(client, wait_active(client, "s")["StreamARN"])
-    steering.put("s", [("k", b"x" * 1000)])
+    model.put("s", "k", b"x" * 1000)
     for fault in (WireFault(operation="SubscribeToShard", kind=kind, at=300) for kind in ("cut", "flip")):
-        steering.set_wire_faults(fault)
+        server.wire.set(fault)
         with (
             contextlib.closing(subscribe(client, arn)) as events,
             pytest.raises(Exception, match=r"(?i)checksum|broken|incomplete|prematurely"),
         ):
             list(events)
-    steering.set_wire_faults()
+    server.wire.set()
     with contextlib.closing(subscribe(client, arn)) as stream:
         next(iter(stream))
-        assert steering.do("silence", stream="s", shard=S0) == 1
-        steering.put("s", [("k", b"never pushed")])
+        (subscription,) = model.subscriptions("s", S0)
+        subscription.fall_silent()
+        model.put("s", "k", b"never pushed")
         time.sleep(0.5)
-    assert steering.oracle("s")[1].was_read is False
+    assert model.oracle.records("s")[1].was_read is False
 
 
 def test_the_date_header_shows_the_clock(connect: Connect) -> None:
     with serving(EXACT, RealClock(offset=-90.0)) as server:
         client = connect(server.endpoint)
-        Steering(server.endpoint).do("clock", step=-3600.0)
+        server.model.clock.step(-3600.0)
         before, machine = server.model.clock.now() / SECOND, time.time() - 3690
         headers = client.list_streams()["ResponseMetadata"]["HTTPHeaders"]
         shown = parsedate_to_datetime(headers["date"]).timestamp()
         assert before - 1 <= shown <= server.model.clock.now() / SECOND  # whole seconds
         assert machine - 1.1 <= shown <= time.time() - 3690 + 0.1
-
-
-def test_it_runs_as_a_process_of_its_own(connect: Connect) -> None:
-    laws = replace(Laws.kind(), read_calls=0.01)  # one in 100 s, however slow the machine is
-    with running(laws, offset=60.0) as steering:
-        steering.create("s")
-        client = connect(steering.endpoint)
-        assert len(client.list_shards(StreamName="s")["Shards"]) == 1
-        start = {"ShardId": S0, "ShardIteratorType": "LATEST"}
-        iterator = client.get_shard_iterator(StreamName="s", **start)["ShardIterator"]
-        client.get_records(ShardIterator=iterator)
-        assert refusal(client.get_records, ShardIterator=iterator) == "ProvisionedThroughputExceededException"
-        before = time.time() + 60
-        shown = steering.do("clock")["now"] / SECOND
-        assert before - 0.1 <= shown <= time.time() + 60.1

@@ -11,7 +11,7 @@ has to be searched); and of shards with a few old records (`few`). The server no
 - `reading`: from there to the end.
 
 `above` is what of the whole is neither reading nor there in the same query of a source with one row, whose
-Python reader does nothing. Below are the CPU times of the imports, for each of Spark's Python processes.
+Python reader does nothing.
 
     python -m integration.benchmarks.first_row
 """
@@ -25,7 +25,6 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -248,89 +247,6 @@ class Bench:
         return self._directory / f"{what}-{next(self._number)}"
 
 
-_AS_SPARK_DOES = (
-    "import sluice.spark.source_reader\n"
-    "from sluice.spark.workers import without_garbage_collection\n"
-    "with without_garbage_collection():\n"
-    "    import {}"
-)
-_OF_TASKS = (
-    "sluice.source.reading.fetcher, sluice.source.logs.checked_log, sluice.source.reading.reader, "
-    "sluice.kinesis.source, "
-    "sluice.kinesis.log.client, sluice.kinesis.log.record_batches"
-)
-_CLIENT = (
-    "from sluice.aws.calling.clients import client_for\n"
-    "from sluice.aws.calling.connection import ConnectionConfig\n"
-    "given = ConnectionConfig(region='eu-west-1', access_key_id='a', secret_access_key='b')\n"
-    "client_for(given, 'kinesis')"
-)
-_LOOKUP = "lookup (once a session)"
-_STARTED = ("load()", "planning", "task")
-"""Those that are processes of their own; the others are parts of them."""
-_PROCESSES = {
-    _LOOKUP: ("pyspark.sql.worker.lookup_data_sources", "import pyspark_kinesis_efo"),
-    "load()": (
-        "pyspark.sql.worker.create_data_source",
-        "import sluice.spark.source, sluice.kinesis.options.config",
-    ),
-    "planning": (
-        "pyspark.sql.streaming.python_streaming_source_runner",
-        _AS_SPARK_DOES.format("sluice.kinesis.planner.coordinator"),
-    ),
-    "task": (
-        "pyspark.worker, pyspark.sql.worker.plan_data_source_read",
-        _AS_SPARK_DOES.format(_OF_TASKS),
-    ),
-    "task's first row": (
-        f"pyspark.sql.worker.plan_data_source_read, {_OF_TASKS}",
-        (
-            "from sluice.kinesis.log.record_batches import to_record_batches\n"
-            "from sluice.source.model.offsets import HORIZON, Closed, SplitRange\n"
-            "from sluice.source.model.splits import SplitId\n"
-            "from sluice.source.logs.stream_log import Record\n"
-            "shard = SplitRange(SplitId('s', '1'), HORIZON, Closed())\n"
-            "next(to_record_batches([(shard, [Record('1', 1, 'k', b'x')])], unpack=True))"
-        ),
-    ),
-    "planning's SDK client": ("sluice.kinesis.planner.coordinator", _CLIENT),
-    "task's SDK client": (_OF_TASKS, _CLIENT),
-}
-
-
-def import_times(process: str, turns: int) -> tuple[float, float]:
-    """Milliseconds of CPU: of what is there without Sluice, and of what Sluice adds."""
-    base, ours = _PROCESSES[process]
-    code = (
-        "import importlib.util, time\n"
-        # A Python of Spark's, and not an application, which asks itself whether Spark would find Sluice.
-        "__spec__ = importlib.util.find_spec('pyspark.daemon')\n"
-        f"import {base}\n"
-        "there = time.process_time()\n"
-        f"{ours}\n"
-        "print(there, time.process_time() - there)"
-    )
-    measured = []
-    for _ in range(turns + 1):
-        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-        measured.append([1000 * float(each) for each in done.stdout.split()])
-    there, added = (statistics.median(each) for each in zip(*measured[1:], strict=True))
-    return there, added
-
-
-def cpu_of_start(turns: int) -> list[str]:
-    """Lines of a table, with the sum of what a query with one task takes."""
-    lines = [f"{'imports, ms of CPU':<26} {'Spark':>7} {'ours':>7}"]
-    spark = ours = 0.0
-    for process in _PROCESSES:
-        there, added = import_times(process, turns)
-        lines.append(f"{process:<26} {there:>7.0f} {added:>7.0f}")
-        if process != _LOOKUP:
-            spark += there if process in _STARTED else 0.0
-            ours += added
-    return [*lines, f"{'all but the lookup':<26} {spark:>7.0f} {ours:>7.0f}"]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.first_row", description=__doc__)
     parser.add_argument("--shards", type=int, action="append", help=f"(default {SHARDS})")
@@ -366,7 +282,6 @@ def main() -> int:
                     )
                     print(lines[-1], flush=True)
     lines.append(f"goal ({GOAL:g} s above reading, of live and few): {'met' if is_met else 'NOT met'}")
-    lines += cpu_of_start(arguments.turns)
     write_table("first_row", lines)
     return 0 if is_met else 1
 

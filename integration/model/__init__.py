@@ -8,11 +8,10 @@ In process, as the log behind the source's tests. Time stands still until somebo
     log = ModelLog(model)  # a sluice.source.logs.stream_log.StreamLog
     model.create("s", shards=2); model.put("s", "key", b"data"); model.oracle.records("s")
 
-Behind a socket, for unmodified clients, in a thread or with ``python -m integration.model``::
+Behind a socket, for unmodified clients, in a thread::
 
     with integration.model.server.serving(Laws(), seed=7) as server:
         client = boto3.client("kinesis", endpoint_url=server.endpoint, region_name="us-east-1", ...)
-        integration.model.steering.Steering(server.endpoint).set_laws(empty_pages=0)
 """
 
 from integration.model.clock import SECOND, Clock, ManualClock, RealClock

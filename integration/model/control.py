@@ -94,17 +94,6 @@ class Control:
         count = min(request.get("Limit", 100), 100)
         return {"StreamNames": names[:count], "HasMoreStreams": len(names) > count}
 
-    def describe_limits(self, _: Request) -> dict[str, Any]:
-        """The operation."""
-        count = sum(len(stream.open_shards) for stream in self._core.streams.values())
-        limit = self._core.laws.shard_limit
-        return {
-            "ShardLimit": 20_000 if limit is None else limit,
-            "OpenShardCount": count,
-            "OnDemandStreamCount": sum(each.mode == "ON_DEMAND" for each in self._core.streams.values()),
-            "OnDemandStreamCountLimit": 50,
-        }
-
     def _description(self, stream: Stream) -> dict[str, Any]:
         return {
             "StreamName": stream.name,

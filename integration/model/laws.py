@@ -28,7 +28,6 @@ _CALL_RATES: Final[Mapping[str, tuple[float, Scope]]] = {
     "DecreaseStreamRetentionPeriod": (5, "stream"),
     "DeleteStream": (5, "account"),
     "DeregisterStreamConsumer": (5, "stream"),
-    "DescribeLimits": (1, "account"),
     "DescribeStream": (10, "account"),
     "DescribeStreamConsumer": (20, "stream"),
     "DescribeStreamSummary": (20, "account"),

@@ -2,8 +2,7 @@
 otherwise.
 
 A thread a connection, as HTTP/1.1 has them. Signatures are not checked; the access key is, see
-`KinesisModel.expire_credentials`. Paths below ``/_model/`` are not the service's: tests steer the model there
-(``integration.model.steering``).
+`KinesisModel.expire_credentials`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from integration.model.faults import FaultPlan
 from integration.model.laws import Laws
 from integration.model.sending import CutError, Sender, WireFaults
 from integration.model.service import KinesisModel
-from integration.model.steering import PREFIX, steer
 from integration.model.subscriptions import Subscription
 from integration.model.wire import CODECS, Codec, error_frame, event_frame
 
@@ -159,13 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def do_POST(self) -> None:
-        """One operation, or one step of a test."""
+        """One operation."""
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         owner = self.server.owner
-        if self.path.startswith(PREFIX):
-            status, content = steer(owner.model, owner.wire, self.path.removeprefix(PREFIX), body)
-            self._answer(status, content, "application/json", Sender(self.connection, None, owner.stopping))
-            return
         operation = self.headers.get("X-Amz-Target", "").partition(".")[2]
         sender = Sender(self.connection, owner.wire.take(operation), owner.stopping)
         try:

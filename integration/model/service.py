@@ -61,7 +61,6 @@ class KinesisModel:
             "DecreaseStreamRetentionPeriod": control.decrease_stream_retention_period,
             "DeleteStream": control.delete_stream,
             "DeregisterStreamConsumer": consumers.deregister_stream_consumer,
-            "DescribeLimits": control.describe_limits,
             "DescribeStream": control.describe_stream,
             "DescribeStreamConsumer": consumers.describe_stream_consumer,
             "DescribeStreamSummary": control.describe_stream_summary,
@@ -265,11 +264,6 @@ class KinesisModel:
         """An answer that was given may not arrive, which `Oracle.unacknowledged` knows from now on."""
         with self._core.lock:
             self._core.lose(operation, answer)
-
-    def hide_shard(self, stream: str, shard: str, listings: int = 1) -> None:
-        """The next `listings` listings leave a shard out."""
-        with self._core.lock:
-            self._core.named(stream).missed[shard] = listings
 
     def add_stranger(self, stream: str, calls: float, size: int = 0) -> None:
         """From now on somebody else polls each shard of a stream, `calls` a second with pages of `size`

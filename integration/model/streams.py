@@ -44,7 +44,6 @@ class Stream:
     pending: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     # when UpdateShardCount was called, by `Clock.elapsed`
     reshards: list[float] = field(default_factory=list)
-    missed: dict[str, int] = field(default_factory=dict)  # shard ids to how many listings leave them out yet
     _open: list[Shard] | None = None
     _starts: list[int] | None = None
 
@@ -94,8 +93,6 @@ class Stream:
                 and shard.is_drained
                 and bool(shard.was_read)
             )
-            if left := self.missed.get(shard.id, 0):
-                self.missed[shard.id] = left - 1
-            if not (shard.is_expired or shard.id in new or is_gap or left):
+            if not (shard.is_expired or shard.id in new or is_gap):
                 found.append(shard)
         return found

@@ -111,13 +111,6 @@ def test_a_listing_has_each_closed_shard_that_never_had_a_record() -> None:
         clock.sleep(2.0)
 
 
-def test_a_test_hides_a_shard_from_one_listing() -> None:
-    model, _ = model_of(KIND)
-    model.hide_shard("s", S0)
-    assert listed(model) == []
-    assert listed(model) == [S0]
-
-
 def test_filters_of_listings() -> None:
     model, clock = model_of(KIND)
     clock.sleep(10.0)
