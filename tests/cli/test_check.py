@@ -329,16 +329,6 @@ def test_what_a_sink_does_not_need_is_no_failure(service: Service, name: str, ac
     assert check(sink=SINKS[name]).code == 0
 
 
-def test_a_table_that_does_not_exist() -> None:
-    service = Service()
-    answers = {**ANSWERS, "dynamodb:DescribeTable": "ResourceNotFoundException"}
-    OtherServices(service, answers)
-
-    done = check(sink=SINKS["dynamodb"])
-
-    assert statuses(done)["dynamodb:DescribeTable on table"] == "failed"
-
-
 def test_an_endpoint_of_http_is_connected_to_and_sent_nothing() -> None:
     """Credentials of AWS are not asked for."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -350,18 +340,6 @@ def test_an_endpoint_of_http_is_connected_to_and_sent_nothing() -> None:
     assert done.code == 0
     gone = sluice("check", "--sink-option=destination=http", f"--sink-option=url={url}", "--json")
     assert gone.code == 1
-
-
-def test_a_directory_of_dead_letters(tmp_path: Path) -> None:
-    """One that is to be made in a directory that can be written to is fine; a file in its place is not."""
-    sink = ["--sink-option=destination=sluice_no_such", f"--sink-option=deadLetterPath={tmp_path}/new"]
-    assert sluice("check", *sink).code == 1  # no such destination
-    (tmp_path / "file").write_text("")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/in"
-        for path, code in (("new/deep", 0), ("file", 1)):
-            options = ("destination=http", f"url={url}", f"deadLetterPath={tmp_path}/{path}")
-            assert sluice("check", *(f"--sink-option={each}" for each in options)).code == code
 
 
 # --- options from files --------------------------------------------------------------------------------

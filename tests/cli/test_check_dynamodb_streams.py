@@ -119,22 +119,6 @@ def test_each_permission_that_is_missing_is_named(world: World, action: str) -> 
     assert {each["action"] for each in done.value["findings"]} - {None} == set(NEEDS)
 
 
-def test_all_permissions_missing_are_named_at_once(world: World) -> None:
-    world.service.denied = set(NEEDS)
-
-    assert world.check().value["missingActions"] == sorted(NEEDS)
-
-
-def test_without_the_simulator_what_depends_is_unknown(world: World) -> None:
-    world.service.denied = {"dynamodb:ListStreams", "iam:SimulatePrincipalPolicy"}
-
-    done = world.check()
-
-    assert done.value["missingActions"] == ["dynamodb:ListStreams"]
-    unknown = {each["action"] for each in done.value["findings"] if each["status"] == "unknown"}
-    assert unknown == set(NEEDS[1:])
-
-
 @pytest.mark.parametrize(
     ("answer", "text"),
     [

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_support import ACCOUNT, OTHER_ACCOUNT, OTHER_REGION, REGION, Service, option_arguments, sluice
-from kinesis_transport import forget_process_state
 
 STREAM = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/orders"
-
-
-@pytest.fixture(autouse=True)
-def _fresh_process() -> Iterator[None]:
-    yield
-    forget_process_state()
 
 
 @pytest.fixture
@@ -61,16 +53,6 @@ def test_each_has_its_shards_and_its_checkpoint(service: Service, tmp_path: Path
     }
 
 
-def test_a_consumer_of_a_stream_that_no_checkpoint_reads_belongs_to_none_given(
-    service: Service, tmp_path: Path
-) -> None:
-    service.register("orders", "q")
-    service.create("clicks")
-    checkpoint = checkpoint_of(tmp_path / "c", {}, "clicks")
-
-    assert "no checkpoint given" in run("list", "--stream", "orders", "--checkpoint", checkpoint).out
-
-
 def test_all_streams_of_a_region(service: Service) -> None:
     """Page by page."""
     for n in range(120):
@@ -98,18 +80,16 @@ def test_a_consumer_that_is_gone_is_named(tmp_path: Path) -> None:
 def test_a_list_of_nothing_is_wrong_use() -> None:
     assert run("list").code == 2
     assert run("list", "--stream", "nosuch").code == 3
-
-
-def test_nothing_is_removed_without_execute(service: Service) -> None:
-    arn = service.register("orders", "left-over")
-
-    assert "would be removed" in run("remove", arn).out
-    assert service.consumers("orders") == ["left-over"]
+    assert run("list", "--stream", "a b").code == 2
+    assert "is no stream" in run("list", "--stream", "arn:aws:sqs:eu-west-1:1:orders").errors
+    assert "is not the ARN of a consumer" in run("remove", STREAM, "--execute").errors
 
 
 def test_a_left_over_consumer_is_removed(service: Service) -> None:
-    """It is gone, the others stay; a second removal has nothing to do."""
+    """Not without --execute. It is gone, the others stay; a second removal has nothing to do."""
     arn, _ = service.register("orders", "left-over"), service.register("orders", "other")
+    assert "would be removed" in run("remove", arn).out
+    assert service.consumers("orders") == ["left-over", "other"]
 
     done = run("remove", arn, "--execute", "--json")
     service.clock.advance(1)
@@ -247,20 +227,6 @@ def test_what_was_done_is_said_though_another_removal_fails(service: Service) ->
     first_outcome, failed, second_outcome = (each["outcome"] for each in done.value["consumers"])
     assert (first_outcome, second_outcome) == ("removed", "removed")
     assert failed.startswith("not removed (DescribeStreamSummary of none")
-
-
-@pytest.mark.usefixtures("service")
-def test_what_is_no_stream_is_wrong_use() -> None:
-    assert "is no stream" in run("list", "--stream", "arn:aws:sqs:eu-west-1:1:orders").errors
-    assert run("list", "--stream", "a b").code == 2
-
-
-@pytest.mark.usefixtures("service")
-def test_what_is_no_arn_of_a_consumer_is_wrong_use() -> None:
-    done = run("remove", STREAM, "--execute")
-
-    assert done.code == 2
-    assert "is not the ARN of a consumer" in done.errors
 
 
 def test_an_option_of_the_source_is_not_taken_for_one_of_the_connection() -> None:

@@ -5,23 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_support import ACCOUNT, RECORDINGS, Outcome, Service, option_arguments, sluice
-from kinesis_transport import forget_process_state
 
 DRILL = (Path(__file__).parents[2] / "docs" / "drill.md").read_text()
 STREAM = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/orders"
 ARN = re.compile(r"arn:\S+")
-
-
-@pytest.fixture(autouse=True)
-def _fresh_process() -> Iterator[None]:
-    yield
-    forget_process_state()
 
 
 def commands(section: str) -> list[list[str]]:

@@ -25,19 +25,12 @@ from cli_support import (
     option_arguments,
     sluice,
 )
-from kinesis_transport import forget_process_state
 
 from sluice.kinesis.options.config import source_config_from_options
 
 NUMBER = "49652022592149344892294981243290091537542733559041622018"
 OTHER = "49652022592171645637493511866434045107454611178897014802"
 SHARDS = [f"shardId-{n:012}" for n in range(6)]
-
-
-@pytest.fixture(autouse=True)
-def _fresh_process() -> Iterator[None]:
-    yield
-    forget_process_state()
 
 
 def lease(shard: str, checkpoint: str, sub: int | None = 0, **more: Any) -> dict[str, Any]:
@@ -99,6 +92,7 @@ def test_leases_of_each_version(tmp_path: Path, more: dict[str, Any]) -> None:
         lease(SHARDS[1], OTHER, 7, **more),
         lease(SHARDS[2], "SHARD_END", **more),
         lease(SHARDS[3], "TRIM_HORIZON", **more),
+        lease(SHARDS[4], OTHER, None, **more),  # the KCL takes it for 0
     )
 
     position = imported("kcl", file, "--stream", "clicks")["startingPosition"]
@@ -108,17 +102,9 @@ def test_leases_of_each_version(tmp_path: Path, more: dict[str, Any]) -> None:
         SHARDS[1]: {"AFTER_SEQUENCE_NUMBER": OTHER, "SUB_SEQUENCE_NUMBER": 7},
         SHARDS[2]: {"SHARD_END": True},
         SHARDS[3]: {"TRIM_HORIZON": True},
+        SHARDS[4]: {"AFTER_SEQUENCE_NUMBER": OTHER, "SUB_SEQUENCE_NUMBER": 0},
     }
     source_config_from_options({"streamName": "clicks", "startingPosition": json.dumps(position)})
-
-
-def test_leases_without_a_sub_sequence_number(tmp_path: Path) -> None:
-    """The KCL takes it for 0."""
-    file = scan(tmp_path, lease(SHARDS[0], NUMBER, None))
-
-    position = imported("kcl", file, "--stream", "clicks")["startingPosition"]
-
-    assert position[SHARDS[0]] == {"AFTER_SEQUENCE_NUMBER": NUMBER, "SUB_SEQUENCE_NUMBER": 0}
 
 
 @pytest.mark.parametrize("word", ["LATEST", "AT_TIMESTAMP"])
@@ -132,20 +118,6 @@ def test_leases_that_were_not_begun(tmp_path: Path, word: str) -> None:
 
     timed = imported("kcl", file, "--stream", "clicks", "--unread", "2026-01-31T12:00:00Z")
     assert timed["startingPosition"][SHARDS[0]] == {"AT_TIMESTAMP": "2026-01-31T12:00:00Z"}
-
-
-def test_leases_of_several_streams(tmp_path: Path) -> None:
-    """By stream; one of them alone is by shard."""
-    file = scan(
-        tmp_path, multi_stream("clicks", SHARDS[0], NUMBER), multi_stream("orders", SHARDS[0], "SHARD_END")
-    )
-    first = {"AFTER_SEQUENCE_NUMBER": NUMBER, "SUB_SEQUENCE_NUMBER": 0}
-
-    both = imported("kcl", file)["startingPosition"]
-    assert both == {"clicks": {SHARDS[0]: first}, "orders": {SHARDS[0]: {"SHARD_END": True}}}
-    source_config_from_options({"streamName": "clicks,orders", "startingPosition": json.dumps(both)})
-
-    assert imported("kcl", file, "--stream", "clicks")["startingPosition"] == {SHARDS[0]: first}
 
 
 def test_other_items_of_a_single_table_are_left_out(tmp_path: Path) -> None:
@@ -344,14 +316,6 @@ def test_a_committed_batch_of_awslabs_ends_where_its_tasks_say(tmp_path: Path) -
     source_config_from_options({"streamName": "clicks", "startingPosition": text})
 
 
-def test_a_batch_of_awslabs_that_was_not_committed_is_read_again(tmp_path: Path) -> None:
-    """From its start, whatever its tasks have written."""
-    value = imported("awslabs", awslabs(tmp_path / "c", is_committed=False))
-
-    assert value["startingPosition"][SHARDS[0]] == {"AFTER_SEQUENCE_NUMBER": "5"}
-    assert value["notes"][0] == "batch 3 was not committed: it is read again"
-
-
 def test_without_its_files_a_checkpoint_of_awslabs_does_not_say_where_a_batch_ended(tmp_path: Path) -> None:
     done = sluice("offsets", "import", "awslabs", awslabs(tmp_path / "c", ends=False), "--offline")
 
@@ -468,40 +432,26 @@ def test_a_lease_table_has_no_sources(tmp_path: Path) -> None:
     assert "--source is for checkpoints" in done.errors
 
 
-def test_positions_that_are_not_known_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "log", "text", "replacement", "problem"),
+    [
+        ("awslabs", "sources", "AFTER_SEQUENCE_NUMBER", "NEAR_SEQUENCE_NUMBER", "is not known"),
+        *(("awslabs", "sources", ": -1", f": {sub}", "is not known") for sub in ("null", "[]", '"x"')),
+        ("awslabs", "offsets", '"streamName"', '"name"', "the checkpoint holds no offsets of awslabs'"),
+        ("databricks", "offsets", NUMBER, "SHARD_END", "lastSeqNum 'SHARD_END' is not known"),
+    ],
+)
+def test_positions_that_are_not_known_are_refused(
+    tmp_path: Path, *, kind: str, log: str, text: str, replacement: str, problem: str
+) -> None:
     """A place that is guessed would lose rows."""
-    checkpoint = awslabs(tmp_path / "a")
-    file = checkpoint / "sources" / "0" / "shard-source" / "2" / SHARDS[0]
-    file.write_text(file.read_text().replace("AFTER_SEQUENCE_NUMBER", "NEAR_SEQUENCE_NUMBER"))
-    assert "is not known" in sluice("offsets", "import", "awslabs", checkpoint, "--offline").errors
+    checkpoint = {"awslabs": awslabs, "databricks": databricks}[kind](tmp_path / "c")
+    for file in (each for each in (checkpoint / log).rglob("*") if each.is_file()):
+        file.write_text(file.read_text().replace(text, replacement))
 
-    other = databricks(tmp_path / "d")
-    for each in (other / "offsets").iterdir():
-        each.write_text(each.read_text().replace(NUMBER, "SHARD_END"))
-    assert (
-        "lastSeqNum 'SHARD_END' is not known"
-        in sluice("offsets", "import", "databricks", other, "--offline").errors
-    )
+    done = sluice("offsets", "import", kind, checkpoint, "--offline", "--json")
 
-
-@pytest.mark.parametrize("sub", [None, [], "x"])
-def test_a_sub_sequence_number_that_is_none_is_refused(tmp_path: Path, sub: object) -> None:
-    checkpoint = awslabs(tmp_path / "a")
-    file = checkpoint / "sources" / "0" / "shard-source" / "2" / SHARDS[0]
-    file.write_text(json.dumps({**json.loads(file.read_text()), "subSequenceNumber": sub}))
-    done = sluice("offsets", "import", "awslabs", checkpoint, "--offline", "--json")
-
-    assert done.code == 3
-    assert "is not known" in done.value["error"]
-
-
-def test_an_offset_without_metadata_is_not_of_awslabs(tmp_path: Path) -> None:
-    checkpoint = awslabs(tmp_path / "a")
-    (checkpoint / "offsets" / "3").write_text('v1\n{}\n{"metadata":null}')
-    done = sluice("offsets", "import", "awslabs", checkpoint, "--offline")
-
-    assert done.code == 3
-    assert "the checkpoint holds no offsets of awslabs' connector" in done.errors
+    assert (done.code, problem in done.value["error"]) == (3, True)
 
 
 def test_leases_of_two_streams_of_one_name_are_refused(tmp_path: Path) -> None:

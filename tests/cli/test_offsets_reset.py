@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -22,19 +21,12 @@ from cli_support import (
     option_arguments,
     sluice,
 )
-from kinesis_transport import forget_process_state
 
 from sluice.cli.storage import Storage, StorageError
 from sluice.instants import iso_instant, parse_instant
 
 STREAM = "orders"
 HOUR = 3600
-
-
-@pytest.fixture(autouse=True)
-def _fresh_process() -> Iterator[None]:
-    yield
-    forget_process_state()
 
 
 class Query:
@@ -153,17 +145,6 @@ def test_horizon_and_latest(query: Query, arguments: list[str], expected: dict[s
         else:
             assert abs(parse_instant(position["at"]) / 1e6 - query.service.clock.now() / 1e6) < 5
     assert all("pinned" in each for each in query.offset(1)["streams"][STREAM].values())
-
-
-def test_one_shard_alone(query: Query) -> None:
-    """The others stay where they are, hints included."""
-    first, second = query.shards
-    kept = query.offset(1)["streams"][STREAM][second]
-
-    query.reset("--to-trim-horizon", "--shard", first, "--execute")
-
-    assert query.offset(1)["streams"][STREAM][second] == kept
-    assert query.positions(1)[first] == {"at": "TRIM_HORIZON"}
 
 
 def test_sequence_numbers_of_some_shards(query: Query, tmp_path: Path) -> None:
@@ -328,6 +309,9 @@ def test_a_stream_is_named_by_its_arn(query: Query, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_no_arn_names_no_stream(query: Query) -> None:
+    """A stream that is not there may be elsewhere."""
+    missing = query.reset("--to-latest", **query.service.elsewhere(OTHER_REGION).options)
+    assert (missing.code, "give the ARN of the right stream with --stream" in missing.errors) == (3, True)
     other = query.service.arn(STREAM).replace(ACCOUNT, OTHER_ACCOUNT)
     query.log(1, query.last, consumers={STREAM: f"{query.service.arn(STREAM)}/consumer/q:1"})
 
@@ -337,15 +321,6 @@ def test_what_is_no_arn_names_no_stream(query: Query) -> None:
     contradicts = query.reset("--to-latest", "--stream", other, "--execute")
     assert contradicts.code == 3
     assert f"the checkpoint is of {query.service.arn(STREAM)}" in contradicts.errors
-
-
-def test_a_stream_that_is_not_there_may_be_elsewhere(query: Query) -> None:
-    elsewhere = query.service.elsewhere(OTHER_REGION)
-
-    done = query.reset("--to-latest", **elsewhere.options)
-
-    assert done.code == 3
-    assert "give the ARN of the right stream with --stream" in done.errors
 
 
 @pytest.mark.parametrize("knows_arn", [True, False])
@@ -459,11 +434,13 @@ def test_state_cannot_leave_a_batch_out(query: Query) -> None:
     """A stateful query is refused while a batch is under way; else it is warned of what counts twice."""
     (query.checkpoint / "state" / "0").mkdir(parents=True)
     assert "The query keeps state, which is not set back" in query.reset("--to-latest").out
+    (query.checkpoint / "commits" / "1").write_bytes(b"")
+    damaged = query.reset("--to-latest", "--execute", "--force")
     query.log(2, query.unread, commit=False)
-
     done = query.reset("--to-latest", "--execute", "--force")
 
-    assert done.code == 3
+    assert (damaged.code, done.code) == (3, 3)
+    assert "commits/1 is empty or damaged. Delete it, with its '.crc' file" in damaged.errors
     assert "not committed, and the query keeps state" in done.errors
 
 
@@ -520,16 +497,6 @@ def test_a_damaged_entry_of_commits_is_replaced(query: Query, batch: int) -> Non
     query.age(HOUR)
     assert query.reset("--undo", done.value["backup"], "--execute").code == 0
     assert (query.checkpoint / "commits" / str(batch)).read_bytes() == b""
-
-
-def test_with_state_a_damaged_entry_of_commits_says_what_to_do(query: Query) -> None:
-    (query.checkpoint / "state" / "0").mkdir(parents=True)
-    (query.checkpoint / "commits" / "1").write_bytes(b"")
-
-    done = query.reset("--to-latest", "--execute", "--force")
-
-    assert done.code == 3
-    assert "commits/1 is empty or damaged. Delete it, with its '.crc' file" in done.errors
 
 
 # --- a query that runs ---------------------------------------------------------------------------------

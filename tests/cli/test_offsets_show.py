@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from cli_support import RECORDINGS, Outcome, Service, option_arguments, sluice
-from kinesis_transport import forget_process_state
 
 from sluice.cli import offsets_show, same_stream
 from sluice.cli.service import kinesis_calls
@@ -18,12 +17,6 @@ from sluice.retry import Retrier
 from sluice.source import StreamLog
 
 RECORDED = sorted(path.name for path in RECORDINGS.iterdir())
-
-
-@pytest.fixture(autouse=True)
-def _fresh_process() -> object:
-    yield
-    forget_process_state()
 
 
 def shards(shown: Outcome, source: int = 0) -> dict[str, dict[str, object]]:

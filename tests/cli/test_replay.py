@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_support import OtherServices, Service, sluice
-from kinesis_transport import OPTIONS, forget_process_state
+from kinesis_transport import OPTIONS
 
 from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.sqs.converter import SqsMessage
@@ -18,12 +18,6 @@ from sluice.sink.contracts import Origin
 from sluice.sink.letters.dead_letters import DeadLetter, LocalDeadLetterQueue, dead_letter_of_entry
 
 QUEUE = "http://127.0.0.1:9/1/jobs"
-
-
-@pytest.fixture(autouse=True)
-def _fresh_process() -> Iterator[None]:
-    yield
-    forget_process_state()
 
 
 def write(directory: Path, *letters: DeadLetter, partition: int = 0) -> Path:

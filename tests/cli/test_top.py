@@ -137,8 +137,10 @@ def test_rates_are_between_two_batches() -> None:
 
 
 def test_what_is_unknown_is_a_question_mark() -> None:
-    """And not 0."""
+    """And not 0. Before the first batch there is nothing to show, and that is said."""
     board = Board()
+    assert line(look(board)) == "no query has made progress yet"
+    assert line(look(board)) in frame(look(board))
     board.record(metrics(shard("a", None, polled=None, refused=None), at=NOW - 20))
     first = look(board)
     board.record(metrics(shard("a", None, polled=None, refused=None)))
@@ -155,12 +157,6 @@ def test_names_cannot_move_the_cursor() -> None:
 
     assert "\x1b" not in frame(look(board))
     assert "x?[2Jy" in line(look(board))
-
-
-def test_before_the_first_batch() -> None:
-    """There is nothing to show, and that is said."""
-    assert "no query has made progress yet" in frame(look(Board()))
-    assert line(look(Board())) == "no query has made progress yet"
 
 
 def test_many_shards_are_cut_to_what_fits() -> None:
@@ -274,12 +270,6 @@ def test_in_a_pipe_it_prints_a_line_a_look(
     assert all(each.startswith("query orders (q-1)  batch 7") for each in lines)
 
 
-@pytest.mark.parametrize("wrong", ["-1", "nan", "inf"])
-def test_an_interval_that_cannot_work_is_refused(wrong: str) -> None:
-    """Exit code 2."""
-    assert sluice("top", "host:1", "--interval", wrong).code == 2
-
-
 @pytest.mark.parametrize("wrong", ["localhost", "checkpoints/orders", "s3://bucket/checkpoint"])
 def test_what_is_no_address_of_a_listener_is_refused(wrong: str) -> None:
     """Of a checkpoint another command shows the lag."""
@@ -288,3 +278,4 @@ def test_what_is_no_address_of_a_listener_is_refused(wrong: str) -> None:
     assert done.code == 2
     assert "is not the address of a listener, which has a port: 127.0.0.1:9464" in done.errors
     assert "sluice offsets show" in done.errors
+    assert all(sluice("top", "host:1", "--interval", each).code == 2 for each in ("-1", "nan", "inf"))

@@ -300,6 +300,13 @@ class Checkpoint:
             found.append(replace(source, text=text))
         return found
 
+    @property
+    def next_starts(self) -> Sequence[SourceOffset]:
+        """Where the next batch starts, by source; a batch that is not committed runs again."""
+        if self.last is None:
+            return ()
+        return self.read(self.last).sources if self.in_flight is None else self.starts(self.last)
+
     def _batches(self, log: str) -> dict[int, StoredFile]:
         files = {file.path.rpartition("/")[2]: file for file in self.storage.files(log)}
         return {int(name): file for name, file in files.items() if name.isascii() and name.isdigit()}

@@ -91,25 +91,16 @@ def _meaning(old: Position | None, new: Position) -> str:
             is_later = (new.sequence, new.sub or 0) > (old.sequence, old.sub or 0)
             text = "skips the records between" if is_later else "reads the records between again"
         case _:
-            text = _by_time(_time(old), _time(new))
+            text = _by_time(old, new)
     return text
 
 
-def _by_time(old: int | None, new: int | None) -> str:
-    if old is None or new is None:
+def _by_time(old: Position | None, new: Position) -> str:
+    was, then = (getattr(each, "arrival", getattr(each, "instant", None)) for each in (old, new))
+    if was is None or then is None:
         return "cannot be told from the checkpoint"
-    seconds = abs(new - old) / MICROS_PER_SECOND
-    return f"skips what is unread of {duration(seconds)}" if new > old else f"reads {duration(seconds)} again"
-
-
-def _time(position: Position | None) -> int | None:
-    match position:
-        case After(arrival=arrival):
-            return arrival
-        case AtTime(instant=instant):
-            return instant
-        case _:
-            return None
+    by = duration(abs(then - was) / MICROS_PER_SECOND)
+    return f"skips what is unread of {by}" if then > was else f"reads {by} again"
 
 
 @dataclass(frozen=True)
@@ -170,14 +161,15 @@ def change_of(
     batch = checked_batch(checkpoint)
     is_given_up = checkpoint.in_flight is not None
     end = checkpoint.read(batch)
-    starts = checkpoint.starts(batch) if is_given_up else end.sources
-    written = end.with_texts([text if n == source else each.text for n, each in enumerate(starts)])
-    writes: list[tuple[str, bytes | None]] = [(f"offsets/{batch}", written.to_text().encode())]
-    if f"offsets/{batch - 1}" in checkpoint.damage:  # Spark has to read it, and goes by the last one alone
-        writes.append((f"offsets/{batch - 1}", written.to_text().encode()))
+    texts = [text if n == source else each.text for n, each in enumerate(checkpoint.next_starts)]
+    written = end.with_texts(texts).to_text().encode()
+    writes: list[tuple[str, bytes | None]] = []
     if is_given_up:
-        writes.insert(0, (f"offsets/{batch}", _emptied(checkpoint, batch, end)))
-        writes.insert(1, (f"commits/{batch}", _commit_entry(checkpoint)))
+        writes.append((f"offsets/{batch}", _emptied(checkpoint, batch, end)))
+        writes.append((f"commits/{batch}", _commit_entry(checkpoint)))
+    writes.append((f"offsets/{batch}", written))
+    if f"offsets/{batch - 1}" in checkpoint.damage:  # Spark has to read it, and goes by the last one alone
+        writes.append((f"offsets/{batch - 1}", written))
     notes = [*notes, *_notes(checkpoint, end, is_given_up=is_given_up, batch=batch)]
     value = {
         "source": source,

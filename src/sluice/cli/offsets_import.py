@@ -11,7 +11,7 @@ from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.names.arns import StreamArn
 from sluice.cli.checkpoint import Checkpoint
 from sluice.cli.imports import awslabs, databricks, kcl
-from sluice.cli.imports.places import TRIM_HORIZON, Imported, Place, at_time
+from sluice.cli.imports.places import TRIM_HORIZON, Imported, Place
 from sluice.cli.options import add_connection, connection_of, parse_time
 from sluice.cli.report import Report, UsageError, table
 from sluice.cli.same_stream import ADVICE, connect
@@ -112,7 +112,7 @@ def _place(text: str) -> Place:
     if text.upper() == "TRIM_HORIZON":
         return TRIM_HORIZON
     try:
-        return at_time(iso_instant(parse_time("--unread", text)))
+        return {"AT_TIMESTAMP": iso_instant(parse_time("--unread", text))}
     except UsageError as error:
         raise UsageError(f"{error}; or TRIM_HORIZON") from None
 

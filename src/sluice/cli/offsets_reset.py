@@ -183,8 +183,9 @@ class _Listing:
 def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: ConnectionConfig) -> Change:
     batch = checked_batch(checkpoint)
     end = checkpoint.read(batch)
-    starts = checkpoint.starts(batch) if checkpoint.in_flight is not None else end.sources
-    ours = {n: offsets for n, each in enumerate(starts) if (offsets := each.offsets) is not None}
+    ours = {
+        n: offsets for n, each in enumerate(checkpoint.next_starts) if (offsets := each.offsets) is not None
+    }
     index, base = choose_source(ours, arguments.source, "Sluice's source")
     last = end.sources[index].offsets or base
     base = replace(base, consumers={**base.consumers, **last.consumers})

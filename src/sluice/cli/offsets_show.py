@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sluice.aws.calling.connection import ConnectionConfig
@@ -67,10 +67,7 @@ def run(arguments: argparse.Namespace) -> Report:
     """Shows a checkpoint."""
     connection = connection_of(arguments)
     checkpoint = Checkpoint(open_storage(arguments.checkpoint, connection))
-    last, now = checkpoint.last, time.time_ns() // 1000
-    sources: Sequence[SourceOffset] = ()
-    if last is not None:  # a batch that is not committed runs again
-        sources = checkpoint.read(last).sources if checkpoint.in_flight is None else checkpoint.starts(last)
+    sources, now = checkpoint.next_starts, time.time_ns() // 1000
     ours = {index: offsets for index, each in enumerate(sources) if (offsets := each.offsets) is not None}
     named = NamedStreams(arguments.stream)
     named.check({name for offsets in ours.values() for name in offsets.streams})

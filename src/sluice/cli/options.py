@@ -22,6 +22,7 @@ from sluice.options import read_options
 from sluice.source.settings import TIMESTAMP
 
 __all__ = [
+    "add_commands",
     "add_connection",
     "add_flags",
     "add_options",
@@ -37,6 +38,17 @@ __all__ = [
 _FLAGS: Final = {"--region": REGION, "--profile": PROFILE, "--endpoint-url": ENDPOINT_URL}
 """Connection options that have a flag, as the AWS CLI spells it."""
 _CONNECTION_KEYS: Final = frozenset(option.key.lower() for option in CONNECTION_OPTIONS)
+
+
+def add_commands(
+    parser: argparse.ArgumentParser, commands: Mapping[str, tuple[str, str]]
+) -> Sequence[argparse.ArgumentParser]:
+    """Declares the commands of a command: by name, its help and an example. Returns their parsers."""
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    return [
+        subparsers.add_parser(name, help=text, description=text, epilog=example)
+        for name, (text, example) in commands.items()
+    ]
 
 
 def add_repeated(parser: argparse.ArgumentParser, flag: str, metavar: str, text: str) -> None:

@@ -43,15 +43,13 @@ class Lag:
 
 def known_lag(position: Position, now: int) -> Lag:
     """The lag at `now` (microseconds), as far as a checkpoint alone tells it."""
-    match position:
-        case Closed():
-            return Lag(0.0, "closed")
-        case After(arrival=arrival, caught_up_at=caught_up_at):
-            known = {"arrival": arrival, "caughtUp": caught_up_at}
-        case AtTime(instant=instant, caught_up_at=caught_up_at):
-            known = {"start": instant, "caughtUp": caught_up_at}
-        case AtHorizon(caught_up_at=caught_up_at):
-            known = {"caughtUp": caught_up_at}
+    if isinstance(position, Closed):
+        return Lag(0.0, "closed")
+    known = {
+        "arrival": getattr(position, "arrival", None),
+        "start": getattr(position, "instant", None),
+        "caughtUp": position.caught_up_at,
+    }
     latest = max(((at, basis) for basis, at in known.items() if at is not None), default=None)
     if latest is None:
         return Lag(None, "unknown")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -48,8 +46,6 @@ def check_sink(findings: Findings, options: Mapping[str, str]) -> None:
         _check_connection(findings, given["url"])
     elif not is_known:
         findings.add(f"destination {name}", "unknown", "its options are fine; only writing shows more")
-    if path and not path.startswith("s3://"):
-        _check_directory(findings, path)
 
 
 class _Described(NamedTuple):
@@ -175,14 +171,3 @@ def _check_connection(findings: Findings, url: str) -> None:
         findings.add(what, "failed", f"{type(error).__name__}: {error}")
         return
     findings.add(what, "ok", "it accepts connections; nothing was sent")
-
-
-def _check_directory(findings: Findings, path: str) -> None:
-    what = f"deadLetterPath {path}"
-    there = next(each for each in (Path(path).absolute(), *Path(path).absolute().parents) if each.exists())
-    if not there.is_dir():
-        findings.add(what, "failed", f"{there} is no directory")
-    elif not os.access(there, os.W_OK | os.X_OK):
-        findings.add(what, "failed", f"{there} cannot be written to by this user")
-    else:
-        findings.add(what, "ok", f"{there} can be written to, on this host; tasks write to theirs")

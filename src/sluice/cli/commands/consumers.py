@@ -11,7 +11,7 @@ from sluice.aws.calling.calls import Calls
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.names.arns import CONSUMER_ARN_FORM, ConsumerArn, StreamArn, consumer_path
 from sluice.cli.checkpoint import Checkpoint
-from sluice.cli.options import add_connection, add_repeated, connection_of
+from sluice.cli.options import add_commands, add_connection, add_repeated, connection_of
 from sluice.cli.report import Report, UsageError, table
 from sluice.cli.service import (
     STREAM_FORM,
@@ -35,19 +35,22 @@ HELP = "list the fan-out consumers of streams, which are billed by shard and hou
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    text = "the consumers of streams, with their open shards and the checkpoint that each belongs to"
-    example = "sluice consumers list --stream orders --checkpoint s3://bucket/checkpoints/orders"
-    listing = subparsers.add_parser("list", help=text, description=text, epilog=example)
+    what = "the consumers of streams, with their open shards and the checkpoint that each belongs to"
+    arn = "arn:aws:kinesis:eu-west-1:1234:stream/orders/consumer/q:1764000000"
+    commands = {
+        "list": (what, "sluice consumers list --stream orders --checkpoint s3://bucket/checkpoints/orders"),
+        "remove": (
+            "deregister consumers; shows which unless --execute is given",
+            f"sluice consumers remove {arn}",
+        ),
+    }
+    listing, removal = add_commands(parser, commands)
     add_repeated(listing, "--stream", "STREAM", f"of this stream: {STREAM_FORM}")
     listing.add_argument(
         "--all-streams", action="store_true", help="of all streams of the account and region"
     )
     _add_checkpoints(listing, "whose consumers to name; its streams are listed, too")
     listing.set_defaults(run=_list)
-    text = "deregister consumers; shows which unless --execute is given"
-    example = "sluice consumers remove arn:aws:kinesis:eu-west-1:1234:stream/orders/consumer/q:1764000000"
-    removal = subparsers.add_parser("remove", help=text, description=text, epilog=example)
     removal.add_argument("arn", nargs="+", help=f"{CONSUMER_ARN_FORM}; the region of the ARN is used")
     _add_checkpoints(removal, "whose query may use consumers of its streams: they are not removed")
     removal.add_argument("--execute", action="store_true", help="do it")
@@ -200,19 +203,18 @@ def _all_streams(connection: ConnectionConfig) -> list[str]:
 def _remove(arguments: argparse.Namespace) -> Report:
     connection = connection_of(arguments)
     arns = [_parsed(text) for text in arguments.arn]
-    calls = [kinesis_calls(in_region(connection, arn)) for arn in arns]
+    calls = {arn: kinesis_calls(in_region(connection, arn)) for arn in arns}
     queries = _Queries.of(arguments.checkpoint, connection)
-    outcomes = [_outcome(arguments, each, arn, queries) for each, arn in zip(calls, arns, strict=True)]
-    found = list(zip(arns, outcomes, strict=True))
+    outcomes = {arn.text: _outcome(arguments, each, arn, queries) for arn, each in calls.items()}
     value = {
         "executed": arguments.execute,
-        "consumers": [{"arn": arn.text, "outcome": text} for arn, (text, _) in found],
+        "consumers": [{"arn": arn, "outcome": text} for arn, (text, _) in outcomes.items()],
     }
-    lines = [f"{text}: {arn.text}" for arn, (text, _) in found]
+    lines = [f"{text}: {arn}" for arn, (text, _) in outcomes.items()]
     if not arguments.execute:
         advice = "a query that reads with it fails over to polling, or registers another one when it starts"
         lines += ["", f"Nothing was changed. Give --execute to do it; {advice}."]
-    return Report(value, "\n".join(lines), has_problem=any(is_problem for _, is_problem in outcomes))
+    return Report(value, "\n".join(lines), has_problem=any(is_problem for _, is_problem in outcomes.values()))
 
 
 def _parsed(text: str) -> ConsumerArn:

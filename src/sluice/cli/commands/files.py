@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_options
-from sluice.cli.options import add_connection, given_options, parse_time
+from sluice.cli.options import add_commands, add_connection, given_options, parse_time
 from sluice.cli.report import Report, table
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.s3.destination import PATH
@@ -22,27 +22,23 @@ HELP = "list what destination s3 has committed below a path, and remove old batc
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    text = "the committed batches below a path, and files of none"
-    example = "sluice files list s3://lake/orders --region eu-west-1"
-    listing = subparsers.add_parser("list", help=text, description=text, epilog=example)
-    _add_path(listing)
+    what = "the committed batches below a path, and files of none"
+    old = "remove the files of old batches; shows which unless --execute is given"
+    commands = {
+        "list": (what, "sluice files list s3://lake/orders --region eu-west-1"),
+        "expire": (old, "sluice files expire s3://lake/orders --before 2026-11-01"),
+    }
+    listing, removal = add_commands(parser, commands)
+    for each in (listing, removal):
+        each.add_argument("path", help="the sink's option path: s3://bucket/prefix")
+        each.add_argument("--query", metavar="ID", help="of this query alone")
+        add_connection(each)
     listing.set_defaults(run=_list)
-    text = "remove the files of old batches; shows which unless --execute is given"
-    example = "sluice files expire s3://lake/orders --before 2026-11-01"
-    removal = subparsers.add_parser("expire", help=text, description=text, epilog=example)
-    _add_path(removal)
     removal.add_argument(
         "--before", required=True, metavar="TIME", help=f"committed before: {TIMESTAMP.allowed}"
     )
     removal.add_argument("--execute", action="store_true", help="do it")
     removal.set_defaults(run=_expire)
-
-
-def _add_path(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="the sink's option path: s3://bucket/prefix")
-    parser.add_argument("--query", metavar="ID", help="of this query alone")
-    add_connection(parser)
 
 
 def _place(arguments: argparse.Namespace) -> tuple[Bucket, Layout]:

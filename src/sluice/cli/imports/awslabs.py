@@ -29,7 +29,6 @@ from sluice.cli.imports.places import (
     ImportedFormatError,
     Place,
     after,
-    at_time,
     last_offset,
 )
 from sluice.instants import iso_instant
@@ -110,7 +109,7 @@ def _place(split: SplitId, value: Mapping[str, Any]) -> Place:
         case "TRIM_HORIZON":
             return TRIM_HORIZON
         case "AT_TIMESTAMP" if position.isdigit():
-            return at_time(iso_instant(int(position) * 1000))
+            return {kind: iso_instant(int(position) * 1000)}
         case "AFTER_SEQUENCE_NUMBER" | "AT_SEQUENCE_NUMBER" if position.isdigit():
             if sub >= 0 and not is_last:
                 return after(position, sub)

@@ -11,7 +11,7 @@ from sluice.cli.report import UsageError
 from sluice.errors import SluiceError
 from sluice.source.model.splits import Split, SplitId
 
-__all__ = ["SHARD_END", "TRIM_HORIZON", "Imported", "ImportedFormatError", "after", "at_time", "last_offset"]
+__all__ = ["SHARD_END", "TRIM_HORIZON", "Imported", "ImportedFormatError", "after", "last_offset"]
 
 Place = Mapping[str, Any]
 """What ``startingPosition`` has for one shard."""
@@ -28,10 +28,6 @@ def after(number: str, sub: int | None = None) -> Place:
     """Behind a record, or behind user record `sub` (from 0) of an aggregated one."""
     place: dict[str, Any] = {"AFTER_SEQUENCE_NUMBER": number}
     return place if sub is None else place | {"SUB_SEQUENCE_NUMBER": sub}
-
-
-def at_time(iso: str) -> Place:
-    return {"AT_TIMESTAMP": iso}
 
 
 @dataclass(frozen=True)
