@@ -47,7 +47,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def model_server() -> Iterator[ModelServer]:
-    """The strict model behind a socket."""
     with serving(LAWS) as server:
         yield server
 
@@ -97,13 +96,11 @@ def moto() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def streams(ministack: Server) -> Streams:
-    """The streams of `ministack`."""
     return Streams(ministack.endpoint)
 
 
 @pytest.fixture(scope="session")
 def resharding_streams(kinesis_local: Server) -> Streams:
-    """The streams of `kinesis_local`."""
     return Streams(kinesis_local.endpoint)
 
 

@@ -100,7 +100,6 @@ def case(spark: SparkSession, service: ModelStreams, checkpoint: str) -> Case:
 
 
 def failed(query: StreamingQuery) -> str:
-    """The error of a query."""
     wait_until(lambda: not query.isActive, "the query to fail")
     error = query.exception()
     assert error is not None

@@ -132,7 +132,6 @@ def create_queue(moto: Server, *, fifo: bool = False) -> str:
 
 
 def receive_all(moto: Server, url: str) -> list[Plain]:
-    """Empties a queue."""
     sqs = client(moto, "sqs")
     found: list[Plain] = []
     while messages := sqs.receive_message(

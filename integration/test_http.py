@@ -32,8 +32,6 @@ FILES = 2
 
 
 class Reply(NamedTuple):
-    """What the server does with a request."""
-
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
@@ -51,8 +49,6 @@ class Request(NamedTuple):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     protocol_version = "HTTP/1.1"
     timeout = 60
     server: Server
@@ -95,8 +91,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A server on the loopback interface."""
-
     daemon_threads = True
     block_on_close = False
 

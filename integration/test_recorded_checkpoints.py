@@ -50,8 +50,6 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """One recorded query."""
-
     directory: Path
     query: Mapping[str, Any]
     stream: RecordedStream

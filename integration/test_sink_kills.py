@@ -111,8 +111,6 @@ class HttpStore:
 
 
 class KinesisStore:
-    """A stream of the strict model."""
-
     column = "data"
 
     def __init__(self, service: ModelStreams) -> None:

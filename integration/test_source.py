@@ -48,7 +48,6 @@ class Known(NamedTuple):
 
 
 def known(service: ModelStreams, *names: str) -> list[Known]:
-    """All records of some streams."""
     return [
         Known(stream, each.shard, int(number), each.arrival / SECOND, each.data, number)
         for stream in names

@@ -89,8 +89,6 @@ STRATEGIES: Final[Mapping[str, Callable[[int], Make]]] = {
 
 
 class Outcome(NamedTuple):
-    """What came of a run: see the module."""
-
     accepted: float
     refused: float
     share: float
@@ -119,7 +117,6 @@ class Row:
     beats: tuple[int, ...] = field(default=())  # requests in flight of a task: the best of these is 1.0
 
     def misses(self, found: Outcome) -> list[str]:
-        """What is missed."""
         goals = {
             "accepted": found.accepted >= self.accepted,
             "refused": found.refused <= self.refused,
@@ -205,7 +202,6 @@ def rows() -> Iterator[Row]:
 
 
 def outcome(job: tuple[Row, str, int]) -> Outcome:
-    """Runs a row once."""
     row, name, seed = job
     return measured(row, STRATEGIES[name](seed), seed)
 

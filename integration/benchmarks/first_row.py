@@ -57,8 +57,6 @@ _FROM_START = "TRIM_HORIZON"
 
 @dataclass(frozen=True)
 class Shape:
-    """The records of a shard."""
-
     records: int  # how many, of SIZE bytes; those of a producer that goes on come on top
     age: float | None  # how old the newest is (seconds) when the server starts; None: the producer goes on
 
@@ -136,8 +134,6 @@ def serve(shape: Shape, shards: int, journal: str) -> server.Operations:
 
 @dataclass(frozen=True)
 class Run:
-    """One query."""
-
     pieces: Sequence[float]  # seconds, in the order of `PIECES`
     reads: int  # of the shard that the planner has read most
 
@@ -234,7 +230,6 @@ class Bench:
         return statistics.median(ended - began for began, ended in times[1:])
 
     def run(self, query: str, shape: Shape, shards: int) -> Run:
-        """The run of middle length."""
         runs = []
         for _ in range(self._turns):
             journal = self._new("journal")

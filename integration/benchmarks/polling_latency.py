@@ -47,8 +47,6 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Load:
-    """What is written."""
-
     shards: int
     rate: float  # records a second of a shard
     size: int  # bytes of a record
@@ -131,8 +129,6 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Measured:
-    """One query near the tip."""
-
     ages: Sequence[float]
     batches: float
     reads: float

@@ -58,7 +58,6 @@ class Drivers:
 
     @property
     def count(self) -> int:
-        """How many have run."""
         return 0 if self._incarnation is None else self._incarnation.number + 1
 
     def start(self) -> None:

@@ -18,8 +18,6 @@ _AT_ONCE: Final = 8
 
 @dataclass
 class Committed:
-    """What is committed."""
-
     # in their order, each with the rows of its files. Can be gone through once
     batches: Iterable[tuple[int, Iterable[Sequence[Row]]]]
     problems: list[str] = field(default_factory=list)

@@ -17,8 +17,6 @@ _OURS: Final = "sluice.errors."
 
 @dataclass
 class Struck:
-    """A fault that was made."""
-
     fault: Fault
     at: float  # seconds from the moment when the pipeline ran
     hit: str | None  # what it has hit; None: there was nothing
@@ -26,7 +24,6 @@ class Struck:
 
     @property
     def until(self) -> float:
-        """When it was over."""
         return self.at + self.fault.seconds
 
     def may_end(self, failure: Failure) -> bool:
@@ -52,8 +49,6 @@ class Failure:
 
 
 class Sample(NamedTuple):
-    """How things stand."""
-
     at: float
     put: int
     copied: int  # put, copied: records in the streams so far

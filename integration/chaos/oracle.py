@@ -26,8 +26,6 @@ same run, or the same task sent it again, because it did not learn that it had b
 
 
 class Order(NamedTuple):
-    """Which order it is."""
-
     key: str
     number: int
 
@@ -53,15 +51,12 @@ class Copy(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row of a committed file."""
-
     shard: str
     sequence_number: str
     key: str
 
 
 def order_data(key: str, number: int, padding: int) -> bytes:
-    """The data of an order."""
     return f"{key}:{number}:".encode() + b"x" * padding
 
 
@@ -87,7 +82,6 @@ class Copies:
 
     @property
     def is_right(self) -> bool:
-        """Whether the promise is kept."""
         return not (self.lost or self.foreign or self.needless or self.unexplained)
 
 
@@ -104,7 +98,6 @@ class Files:
 
     @property
     def is_right(self) -> bool:
-        """Whether the promise is kept."""
         return not (self.lost or self.doubled or self.foreign or self.disordered)
 
 

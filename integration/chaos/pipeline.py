@@ -45,14 +45,11 @@ _GRACE = 170.0  # to stop what has been told to
 
 
 def consumer_of(query: str) -> str:
-    """The name of a query's fan-out consumer."""
     return f"chaos-{query}"
 
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """What a driver does."""
-
     attempt: int  # counts the drivers
     directory: str  # of Spark, the checkpoints, the events and the credentials
     master: str  # of Spark
@@ -63,7 +60,6 @@ class PipelinePlan:
     strategy: Mapping[str, str]  # options of the rate limiting of query copy
 
     def to_json(self) -> str:
-        """For the command line."""
         return json.dumps(asdict(self))
 
     @property
@@ -80,7 +76,6 @@ class PipelinePlan:
         return Path(self.directory, "credentials")
 
     def checkpoint(self, query: str) -> Path:
-        """The directory of a query's checkpoint."""
         return Path(self.directory, "checkpoints", query)
 
 
@@ -108,7 +103,6 @@ class _Runner:
             self._start()
 
     def load(self, run: str = "") -> DataFrame:
-        """What the query writes."""
         return _copied(self._read(ORDERS), run) if self._name == COPY else _filed(self._read(COPIED))
 
     def has_planned(self) -> bool:

@@ -18,8 +18,6 @@ Shared = Literal["tokens", "nothing"]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault."""
-
     name: str  # as reports have it
     # how long one lasts, at least and at most; (0, 0): it is done at once
     seconds: tuple[float, float] = (0.0, 0.0)
@@ -133,8 +131,6 @@ KINDS: Final[Mapping[str, Kind]] = {kind.name: kind for _, kinds in _TRACKS.valu
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault."""
-
     at: float  # seconds from the moment when the pipeline runs
     kind: Kind
     seconds: float  # how long it lasts
@@ -149,8 +145,6 @@ class Fault:
 
 @dataclass(frozen=True)
 class Incarnation:
-    """How a driver is started."""
-
     number: int
     tries: int  # attempts of a task. With one, Spark fails a query whose worker was killed
     pushed: frozenset[str]  # the queries that read by fan-out; the other one polls

@@ -20,7 +20,6 @@ _WHY: Final = {
 
 
 def table(verdict: Verdict) -> str:
-    """Everything in lines."""
     return "\n".join(
         [
             *_faults(verdict.history),

@@ -24,8 +24,6 @@ _JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
 
 @dataclass(frozen=True)
 class Target:
-    """A process."""
-
     pid: int
     role: str  # one of `ROLES`
     born: str  # when it was started, which tells it from a later one with its id

@@ -51,8 +51,6 @@ MINISTACK: Final = "ministack"
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked for."""
-
     seed: int
     seconds: float  # with faults
     rate: float  # orders a second
@@ -62,8 +60,6 @@ class Settings:
 
 @dataclass
 class Verdict:
-    """What came of it."""
-
     settings: Settings
     history: History
     copies: Copies
@@ -75,7 +71,6 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether every promise was kept."""
         return self.copies.is_right and self.files.is_right and not self.problems
 
 
@@ -159,7 +154,6 @@ def _keep_logs(directory: Path, output: Path) -> None:
 
 
 def registered_consumers(model: KinesisModel) -> set[str]:
-    """The ARNs of all consumers."""
     found: set[str] = set()
     for stream in (ORDERS, COPIED):
         arn = model.call("DescribeStreamSummary", {"StreamName": stream}, access_key="chaos")[
@@ -171,7 +165,6 @@ def registered_consumers(model: KinesisModel) -> set[str]:
 
 
 def _last_line(error: str) -> str:
-    """What a traceback ends with."""
     lines = [line for line in error.splitlines() if "rror" in line] or error.splitlines()
     return lines[-1][:600]
 
@@ -200,8 +193,6 @@ class _Keys:
 
 
 class _World:
-    """Everything there is in a run."""
-
     def __init__(  # noqa: PLR0917 - made in one place
         self,
         settings: Settings,
@@ -299,7 +290,6 @@ class _World:
         ]
 
     def judge(self, committed: Committed) -> Verdict:
-        """Counts."""
         oracle = self._model.oracle
         places = {}
         for record in oracle.records(ORDERS):

@@ -47,8 +47,6 @@ BIN = f"{os.path.relpath(Path(sys.executable).parent)}{os.sep}"  # not on PATH o
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of it."""
-
     seconds: float
     rate: float
     shards: int

@@ -22,8 +22,6 @@ PLAIN_INTERVAL = 5.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where things stand."""
-
     elapsed: float
     put: int
     put_rate: float

@@ -43,8 +43,6 @@ class Latency:
 
 @dataclass
 class Figures:
-    """What one query has done."""
-
     batches: int = 0
     rows: int = 0
     late_rows: int = 0

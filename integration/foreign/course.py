@@ -38,8 +38,6 @@ _MARK: Final = "SLUICE_FOREIGN"
 
 @dataclass
 class Result:
-    """What came of one course."""
-
     server: str
     version: str
     target: str

@@ -24,8 +24,6 @@ from integration.support.spark import spark_session
 
 @dataclass(frozen=True)
 class ForeignPlan:
-    """What a driver does."""
-
     attempt: int  # counts the drivers
     directory: str  # of Spark and the checkpoint
     target: str  # one of `TARGETS`, which shapes the rows
@@ -34,7 +32,6 @@ class ForeignPlan:
     batches: int  # the query is stopped when so many are committed
 
     def to_json(self) -> str:
-        """For the command line."""
         return json.dumps(asdict(self))
 
     @property

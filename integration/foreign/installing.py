@@ -16,7 +16,6 @@ _TIMEOUT = 1800
 
 
 def pip_command(package: str, name: str) -> str:
-    """A command that the pip package brings."""
     file = Path(sys.executable).with_name(name)
     if not file.exists():
         raise RuntimeError(f"pip package {package} is not installed")
@@ -50,7 +49,6 @@ def compiled_java(source: Path, *coordinates: str) -> str:
 
 
 def run(*command: str, **settings: str) -> None:
-    """Runs an installer."""
     done = subprocess.run(
         command,
         env={**os.environ, **settings},

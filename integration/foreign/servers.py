@@ -16,8 +16,6 @@ from integration.support.servers import LOOPBACK, free_port, node_package, seawe
 
 @dataclass(frozen=True)
 class ForeignServer:
-    """One server."""
-
     name: str
     version: str  # that is installed
     targets: Sequence[str]  # keys of `TARGETS`; the course is taken with each

@@ -49,10 +49,8 @@ class Target(ABC):
         return []
 
     def aws(self, **more: str) -> dict[str, str]:
-        """Options of every AWS service."""
         return {"endpointUrl": self.endpoint, "region": REGION, **more}
 
     def client(self, service: Any) -> Any:
-        """The SDK's."""
         retries: Any = {"total_max_attempts": 5}
         return boto3.client(service, endpoint_url=self.endpoint, config=Config(retries=retries))

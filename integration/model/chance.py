@@ -6,7 +6,6 @@ from hashlib import blake2b
 
 
 def fraction(*things: object) -> float:
-    """A number in [0, 1) for these things."""
     return int.from_bytes(blake2b(repr(things).encode(), digest_size=8).digest(), "big") / 2**64
 
 

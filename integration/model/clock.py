@@ -42,11 +42,9 @@ class ManualClock:
         self.slept = 0.0  # seconds slept in all
 
     def now(self) -> int:
-        """See `Clock.now`."""
         return self._now
 
     def elapsed(self) -> float:
-        """See `Clock.elapsed`."""
         return self._elapsed
 
     def sleep(self, seconds: float) -> None:
@@ -60,7 +58,6 @@ class ManualClock:
         self._elapsed += seconds
 
     def step(self, seconds: float) -> None:
-        """See `Clock.step`."""
         self._now += round(seconds * SECOND)
 
 
@@ -82,23 +79,18 @@ class RealClock:
         self._steps = dict(steps or {})
 
     def now(self) -> int:
-        """See `Clock.now`."""
         age = self.elapsed()
         steps = sum(by for at, by in self._steps.items() if at <= age)
         return round((time.time() + self._offset + self._skipped + self._drift * age + steps) * SECOND)
 
     def elapsed(self) -> float:
-        """See `Clock.elapsed`."""
         return time.monotonic() - self._started + self._skipped
 
     def sleep(self, seconds: float) -> None:
-        """See `Clock.sleep`."""
         time.sleep(seconds)
 
     def step(self, seconds: float) -> None:
-        """See `Clock.step`."""
         self._offset += seconds
 
     def advance(self, seconds: float) -> None:
-        """See `Clock.advance`."""
         self._skipped += seconds

@@ -19,14 +19,11 @@ _ARN: Final = re.compile(r"(arn:aws[^:]*:kinesis:[^:]*:\d{12}:stream/[^/]+)/cons
 
 
 class Consumers:
-    """The operations of consumers."""
-
     def __init__(self, core: Core, control: Control) -> None:
         self._core = core
         self._control = control
 
     def register_stream_consumer(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         core, laws = self._core, self._core.laws
         stream = core.stream_of(request)
         name = require(request, "ConsumerName")
@@ -50,7 +47,6 @@ class Consumers:
         return {"Consumer": answer}
 
     def deregister_stream_consumer(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         _, consumer = self.find(request)
         if consumer.status != "ACTIVE":
             raise ModelError(
@@ -62,7 +58,6 @@ class Consumers:
         return {}
 
     def describe_stream_consumer(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         stream, consumer = self.find(request)
         return {"ConsumerDescription": _api_consumer(consumer) | {"StreamARN": stream.arn}}
 

@@ -27,7 +27,6 @@ class Control:
     # --- life ---
 
     def create_stream(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         core = self._core
         name = require(request, "StreamName")
         if name in core.streams:
@@ -67,7 +66,6 @@ class Control:
         return {}
 
     def describe_stream_summary(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         stream = self._core.stream_of(request)
         description = self._description(stream) | {
             "OpenShardCount": len(stream.open_shards),
@@ -133,7 +131,6 @@ class Control:
         return answer
 
     def token(self, kind: str, stream: Stream, after: str, condition: object = None) -> str:
-        """A NextToken."""
         return self._core.seal("token", kind, stream.name, after, condition, self._core.clock.elapsed())
 
     def open_token(self, token: str, kind: str) -> tuple[Stream, str]:
@@ -199,7 +196,6 @@ class Control:
         return {}
 
     def update_max_record_size(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         stream = self._core.stream_of(request)
         size = require(request, "MaxRecordSizeInKiB")
         if not 1024 <= size <= 10240:
@@ -216,7 +212,6 @@ class Control:
 
 
 def api_shard(shard: Shard) -> dict[str, Any]:
-    """A shard as the API has it."""
     numbers = {"StartingSequenceNumber": shard.starting_number}
     if shard.ending_number is not None:
         numbers["EndingSequenceNumber"] = shard.ending_number

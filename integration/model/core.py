@@ -147,7 +147,6 @@ class Core:
         return stream
 
     def named(self, name: str) -> Stream:
-        """A stream by its name."""
         stream = self.streams.get(name)
         if stream is None:
             raise ModelError(

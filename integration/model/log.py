@@ -62,7 +62,6 @@ class ModelLog(StreamLog):
         self._retrier = Retrier(model.clock.sleep, jitter)
 
     def describe(self, stream: str) -> StreamInfo:
-        """See `StreamLog.describe`."""
         answer = self._call("DescribeStreamSummary", stream, {"StreamName": stream})[
             "StreamDescriptionSummary"
         ]
@@ -70,7 +69,6 @@ class ModelLog(StreamLog):
         return StreamInfo(stream, created, answer["RetentionPeriodHours"] * 3600.0)
 
     def list_splits(self, stream: str) -> Sequence[Split]:
-        """See `StreamLog.list_splits`."""
         request: dict[str, Any] = {"StreamName": stream}
         shards: list[Split] = []
         while True:
@@ -81,7 +79,6 @@ class ModelLog(StreamLog):
             request = {"NextToken": answer["NextToken"]}
 
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
-        """See `StreamLog.get_iterator`."""
         request: dict[str, Any] = {
             "StreamName": split.stream,
             "ShardId": split.shard,
@@ -95,7 +92,6 @@ class ModelLog(StreamLog):
         return iterator
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
-        """See `StreamLog.get_records`."""
         self.limits.append(limit)
         request = {"ShardIterator": iterator, "Limit": limit}
         page = self._retry("GetRecords", str(split), lambda: self.model.get_page(request))
@@ -103,41 +99,32 @@ class ModelLog(StreamLog):
         return Page(list(map(Record._make, page.records)), page.next_iterator, page.millis_behind, size)
 
     def server_time(self) -> int:
-        """See `StreamLog.server_time`."""
         return self.model.clock.now() + round(self.skew * SECOND)
 
     # --- what producers, operators and time do ---
 
     def create(self, stream: str, shards: int = 1) -> list[SplitId]:
-        """See `KinesisModel.create`."""
         return [SplitId(stream, shard) for shard in self.model.create(stream, shards)]
 
     def put(self, stream: str, key: str, data: bytes = b"x", *, arrival: int | None = None) -> Record:
-        """See `KinesisModel.put`."""
         return Record._make(self.model.put(stream, key, data, arrival=arrival)[1])
 
     def split(self, split: SplitId) -> list[SplitId]:
-        """See `KinesisModel.split`."""
         return [SplitId(split.stream, shard) for shard in self.model.split(*split)]
 
     def merge(self, split: SplitId, other: SplitId) -> SplitId:
-        """See `KinesisModel.merge`."""
         return SplitId(split.stream, self.model.merge(*split, other.shard))
 
     def delete(self, stream: str) -> None:
-        """See `KinesisModel.delete`."""
         self.model.delete(stream)
 
     def trim(self, split: SplitId, count: int) -> None:
-        """See `KinesisModel.trim`."""
         self.model.trim(*split, count)
 
     def expire(self, split: SplitId) -> None:
-        """See `KinesisModel.expire_shard`."""
         self.model.expire_shard(*split)
 
     def expire_iterators(self) -> None:
-        """See `KinesisModel.expire_iterators`."""
         self.model.expire_iterators()
 
     @property

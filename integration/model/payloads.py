@@ -62,7 +62,6 @@ class ModelPayloads:
         )
 
     def close(self) -> None:
-        """Hangs up."""
         self._subscription.close()
 
 
@@ -86,7 +85,6 @@ class ModelSubscribing:
         return cls(model, arn)
 
     def __call__(self, split: SplitId, start: IteratorStart) -> ModelPayloads:
-        """Calls SubscribeToShard once."""
         position: dict[str, Any] = {"Type": start.kind}
         if start.sequence_number is not None:
             position["SequenceNumber"] = start.sequence_number

@@ -47,7 +47,6 @@ class Stranger:
 
 
 def api_record(record: StoredRecord) -> dict[str, Any]:
-    """A record as the API has it."""
     return {
         "SequenceNumber": record.sequence_number,
         "ApproximateArrivalTimestamp": seconds_of(record.arrival),
@@ -140,8 +139,6 @@ def _foreign(core: Core, stream: Stream, shard: Shard, number: str, found: numbe
 
 
 class Reads:
-    """Reading by polling."""
-
     def __init__(self, core: Core) -> None:
         self._core = core
         self._strangers: dict[str, list[Stranger]] = {}
@@ -152,7 +149,6 @@ class Reads:
         self._strangers.setdefault(stream, []).append(stranger)
 
     def get_shard_iterator(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         core = self._core
         stream = core.created_stream_of(request)
         shard = core.shard_of(stream, require(request, "ShardId"))
@@ -166,7 +162,6 @@ class Reads:
         return {"ShardIterator": self._iterator(stream, shard, place, is_fresh)}
 
     def get_records(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         page = self.get_page(request)
         answer: dict[str, Any] = {
             "Records": [api_record(record) for record in page.records],

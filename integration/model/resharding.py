@@ -28,7 +28,6 @@ class Resharding:
         self._core = core
 
     def split_shard(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         stream = self._core.stream_of(request)
         shard = self._open_shard(stream, require(request, "ShardToSplit"))
         key = int(require(request, "NewStartingHashKey"))
@@ -43,7 +42,6 @@ class Resharding:
         return self._start(stream, 1, lambda: self.split(stream, shard, key))
 
     def merge_shards(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         stream = self._core.stream_of(request)
         shard = self._open_shard(stream, require(request, "ShardToMerge"))
         other = self._open_shard(stream, require(request, "AdjacentShardToMerge"))
@@ -57,7 +55,6 @@ class Resharding:
         return self._start(stream, -1, lambda: self.merge(stream, shard, other))
 
     def update_shard_count(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         core = self._core
         stream = core.stream_of(request)
         current, target = len(stream.open_shards), require(request, "TargetShardCount")

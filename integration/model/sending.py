@@ -74,7 +74,6 @@ class Sender:
         self._connection.sendall(data)
 
     def send(self, data: bytes) -> None:
-        """Sends bytes of the body."""
         for part in self._parts(data):
             self._connection.sendall(part)
             self._sent += len(part)

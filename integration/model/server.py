@@ -55,7 +55,6 @@ class ModelServer:
 
     @property
     def endpoint(self) -> str:
-        """The URL to be given to clients."""
         return f"http://{self.host}:{self.port}"
 
     def serve(self, model: KinesisModel) -> None:
@@ -64,7 +63,6 @@ class ModelServer:
         model.on_change(self._wake)
 
     def close(self) -> None:
-        """Ends all connections."""
         self.stopping.set()
         self._wake()
         self._http.shutdown()
@@ -157,7 +155,6 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def do_POST(self) -> None:
-        """One operation."""
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         owner = self.server.owner
         operation = self.headers.get("X-Amz-Target", "").partition(".")[2]

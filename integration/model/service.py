@@ -155,7 +155,6 @@ class KinesisModel:
 
     @property
     def calls(self) -> Counter[str]:
-        """How often each operation was called."""
         return self._core.calls
 
     @property

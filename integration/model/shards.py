@@ -54,8 +54,6 @@ class Reading(NamedTuple):
 
 @dataclass(eq=False)
 class Shard:
-    """One shard."""
-
     stream: str
     index: int  # the number in its id
     parents: tuple[str, ...]
@@ -85,12 +83,10 @@ class Shard:
 
     @property
     def id(self) -> str:
-        """The shard's id, as the API has it."""
         return f"shardId-{self.index:012d}"
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes records."""
         return self.closed is None
 
     @property
@@ -109,7 +105,6 @@ class Shard:
         return not self.is_open and 0 not in self.was_read[self.first :]
 
     def number(self, place: int, now: int) -> str:
-        """The sequence number of a place."""
         return numbers.encode(self.created_second, self.index, place, now // SECOND)
 
     def put(self, key: str, data: bytes, arrival: int, now: int) -> StoredRecord:

@@ -27,8 +27,6 @@ class Consumer:
 
 @dataclass(eq=False)
 class Stream:
-    """One stream."""
-
     name: str
     arn: str
     number: int  # tells it from another stream of the same name

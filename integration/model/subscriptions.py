@@ -194,7 +194,6 @@ class Subscriptions:
         )
 
     def open_ones(self, stream: str, shard: str) -> list[Subscription]:
-        """The open subscriptions of a shard."""
         return [
             line.current
             for key, line in self._lines.items()

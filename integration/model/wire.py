@@ -53,7 +53,6 @@ class JsonCodec:
     event_content_type = "application/json"
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        """See `Codec.decode`."""
         try:
             request = msgspec.json.decode(body or b"{}")
             for entry in (request, *request.get("Records", ())):
@@ -66,7 +65,6 @@ class JsonCodec:
         return request
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
-        """See `Codec.encode`."""
         return msgspec.json.encode(value)
 
 
@@ -77,7 +75,6 @@ class CborCodec:
     event_content_type = "application/x-amz-cbor-1.1"
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        """See `Codec.decode`."""
         try:
             request = cbor.decode(body)
         except (ResponseParserError, UnicodeDecodeError, RecursionError) as error:
@@ -87,7 +84,6 @@ class CborCodec:
         return request
 
     def encode(self, value: Mapping[str, Any]) -> bytes:
-        """See `Codec.encode`."""
         return cbor.encode(value, TIMES)
 
 
@@ -103,7 +99,6 @@ def event_frame(kind: str, payload: bytes, codec: Codec) -> bytes:
 
 
 def error_frame(error: ModelError, codec: Codec) -> bytes:
-    """The exception that ends an event stream."""
     headers = {
         ":exception-type": error.code,
         ":content-type": codec.event_content_type,

@@ -20,8 +20,6 @@ def hash_key(partition_key: str) -> int:
 
 
 class Writes:
-    """Writing, by producers and by tests."""
-
     def __init__(self, core: Core) -> None:
         self._core = core
         self._order = 0
@@ -49,7 +47,6 @@ class Writes:
         return {"FailedRecordCount": failed, "Records": results}
 
     def put_record(self, request: Request) -> dict[str, Any]:
-        """The operation."""
         stream = self._core.created_stream_of(request)
         self._check(stream, request, "")
         result = self._take(stream, request)

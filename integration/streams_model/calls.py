@@ -40,7 +40,6 @@ class ModelCalls(Calls):
         return self
 
     def server_time(self) -> float:
-        """See `Calls.server_time`."""
         return self.model.clock.now() / MICROS_PER_SECOND
 
     def call(
@@ -52,8 +51,6 @@ class ModelCalls(Calls):
         *,
         recover: Callable[[ServiceError], T | None] = lambda _error: None,
     ) -> T:
-        """See `Calls.call`."""
-
         def attempt() -> T:
             try:
                 body = msgspec.json.encode(self.model.call(operation, msgspec.json.decode(_encoded(request))))

@@ -27,8 +27,6 @@ Item = Mapping[str, Mapping[str, Any]]
 
 
 class Stored(NamedTuple):
-    """A record that was accepted."""
-
     shard: str
     number: int  # its sequence number
     made_at: int  # microseconds since the epoch, as answers have it

@@ -19,8 +19,6 @@ _LOOPBACK: Final = "127.0.0.1"
 
 @contextlib.contextmanager
 def serving(model: StreamsModel, port: int = 0) -> Iterator[str]:
-    """Serves a model until the block ends."""
-
     class Handler(_Handler):
         served = model
 
@@ -46,7 +44,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
     def do_POST(self) -> None:
-        """One operation."""
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         operation = self.headers.get("X-Amz-Target", "").partition(".")[2]
         try:

@@ -50,8 +50,6 @@ class ApplicationPlan:
 
 @dataclass(frozen=True)
 class QueryPlan:
-    """A query."""
-
     endpoint: str
     stream: str
     directory: str  # for its rows, its progress and its checkpoint

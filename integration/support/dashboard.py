@@ -33,8 +33,6 @@ REFUSALS: Final = {"PutRecords.record": {"ProvisionedThroughputExceededException
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """What Prometheus has of a run."""
-
     server: Prometheus
     start: float
     end: float  # start, end: of the run, in seconds since the epoch

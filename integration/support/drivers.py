@@ -27,8 +27,6 @@ Line = tuple[str, str, int, str]
 
 
 class Plan(Protocol):
-    """What a driver is told."""
-
     @property
     def attempt(self) -> int: ...
     @property
@@ -102,8 +100,6 @@ class Driver:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the attempts left on disk."""
-
     whole: Mapping[int, Mapping[int, Sequence[Line]]]  # batch, attempt, rows
     parts: Mapping[int, Mapping[int, Sequence[Line]]]  # the same of what was cut short
 

@@ -53,8 +53,6 @@ def find_obstacle() -> str | None:
 
 @dataclass(frozen=True)
 class Host:
-    """A host."""
-
     name: str  # by which other hosts find it; on the host itself it means a loopback address
     address: str  # of its network interface
     namespace: str  # the name of its network namespace
@@ -99,8 +97,6 @@ class Host:
 
 @dataclass(frozen=True)
 class Network:
-    """A bridge with hosts."""
-
     address: str  # of this machine, for its hosts: what listens there is the outer world
     hosts: dict[str, Host]  # by name
 

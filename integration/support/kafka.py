@@ -26,8 +26,6 @@ _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
 class Topic:
-    """A topic of its own."""
-
     def __init__(self, servers: str, partitions: int = 2) -> None:
         self.name = f"topic-{uuid.uuid4().hex[:8]}"  # of the topic
         self.put_so_far: list[tuple[int, int]] = []  # partition and offset of every record

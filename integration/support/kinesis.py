@@ -26,8 +26,6 @@ PUT_AT_ONCE = 500
 
 
 class Stored(NamedTuple):
-    """One record of a stream."""
-
     shard: str
     sequence_number: int
     partition_key: str

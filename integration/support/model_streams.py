@@ -111,7 +111,6 @@ class ModelStreams(Streams):
     # --- calls and faults -----------------------------------------------------------------------------
 
     def count(self, operation: str) -> int:
-        """How often an operation was called."""
         return self.model.calls[operation]
 
     def fail(self, rates: Mapping[str, Mapping[str, float]], *, seed: int = 0) -> None:

@@ -107,15 +107,12 @@ class Query:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """See `Recorder.rows`."""
         return [row for rows in self.batches().values() for _, row in rows]
 
     def found(self) -> Counter[tuple[str, int, bytes]]:
-        """See `Recorder.found`."""
         return Counter((row.shard, row.sequence_number, row.data) for row in self.rows)
 
     def count(self) -> int:
-        """How many rows have come."""
         return sum(file.read_bytes().count(b"\n") for file in self.directory.glob("*.rows"))
 
     def progress(self) -> list[dict[str, Any]]:
@@ -123,12 +120,6 @@ class Query:
         file = self.directory / PROGRESS
         lines = file.read_text().splitlines() if file.exists() else []
         return [json.loads(line) for line in lines if f'"{self.plan.stream}"' in line.replace('\\"', '"')]
-
-    def last_report(self) -> tuple[int, dict[str, Any]]:
-        """The last batch that the listener has been told of, and what the source has reported for it."""
-        if not (events := self.progress()):
-            return -1, {}
-        return events[-1]["batchId"], _reported(events[-1])
 
     def text(self) -> str:
         """What the driver has logged since the query was started."""
@@ -351,7 +342,6 @@ class Cluster:
         return self.wait_until(is_pushed, f"{batches} batches without a poll")
 
     def agents(self, name: str) -> list[int]:
-        """The process ids of the agents on a host."""
         found = []
         for process in self.host(name).processes():
             with contextlib.suppress(OSError):  # gone

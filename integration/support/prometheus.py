@@ -20,8 +20,6 @@ class QueryRefusedError(ValueError):
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A server that scrapes one address."""
-
     url: str  # of its API
 
     def query_range(self, expression: str, start: float, end: float, step: float) -> list[Any]:

@@ -40,7 +40,6 @@ def publisher_options() -> dict[str, str]:
 
 
 def await_end(query: StreamingQuery) -> None:
-    """Waits until a query has come to its end."""
     try:
         has_ended = query.awaitTermination(int(WAIT))
     except StreamingQueryException as error:

@@ -28,8 +28,6 @@ _HEARTBEAT = 1.0  # seconds between two events of a subscription that has nothin
 
 
 class RecordedRecord(NamedTuple):
-    """One record of a stream."""
-
     shard: str
     sequence_number: str
     arrival: float  # seconds since the epoch
@@ -344,7 +342,6 @@ def _send_stream(http_request: http.server.BaseHTTPRequestHandler, frames: Itera
 
 
 def _frame(kind: str, content: Mapping[str, Any]) -> bytes:
-    """One message of an event stream."""
     headers = b"".join(
         struct.pack("!B", len(name)) + name + struct.pack("!BH", 7, len(value)) + value
         for name, value in (

@@ -28,8 +28,6 @@ WRITTEN = "written"  # all rows are written; the batch is not committed
 
 @dataclass(frozen=True)
 class DriverPlan:
-    """What a driver does."""
-
     attempt: int
     endpoint: str
     stream: str
@@ -52,8 +50,6 @@ class DriverPlan:
 
 
 class Writer:
-    """Takes the batches."""
-
     def __init__(self, plan: DriverPlan) -> None:
         self._plan = plan
 

@@ -20,8 +20,6 @@ RANGE = "range"
 
 @dataclass(frozen=True)
 class Job:
-    """What a driver does."""
-
     attempt: int  # counts the drivers of one directory
     directory: str  # of Spark, the checkpoint and the log
     source: str  # a format, or `RANGE` for the numbers from 0 to ``source_options["end"]``

@@ -91,7 +91,6 @@ class Account:
         return self.streams.create(shards, name=f"{self.name}-{suffix}")
 
     def bucket(self) -> str:
-        """A new bucket."""
         where = {} if self.region == "us-east-1" else {"LocationConstraint": self.region}
         self.s3.create_bucket(Bucket=self.name, **({"CreateBucketConfiguration": where} if where else {}))
         return self.name
