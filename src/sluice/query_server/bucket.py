@@ -19,8 +19,6 @@ from sluice.query_server.protocol import (
     FromServer,
     Granted,
     Join,
-    Ping,
-    Pong,
     Queued,
     TokensUsed,
     ToServer,
@@ -128,10 +126,8 @@ class BucketService:
         self._buckets: dict[str, _Bucket] = {}
         self._joined: dict[int, _Bucket] = {}
 
-    def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
-        """Handles the message of a connection. Returns answers; `due` may return more."""
-        if isinstance(message, Ping):
-            return [(connection, Pong())]
+    def handle(self, connection: int, message: ToServer, now: float) -> None:
+        """Handles the message of a connection; `due` has the answers."""
         if isinstance(message, Join):
             self.lost(connection, now)
             bucket = self._buckets.setdefault(message.bucket, _Bucket(message, now))
@@ -143,7 +139,6 @@ class BucketService:
                 bucket.ask(connection, message.tokens, now)
             elif isinstance(message, TokensUsed):
                 bucket.use(connection, message.tokens, now)
-        return []
 
     def lost(self, connection: int, now: float) -> None:
         """A connection has ended."""

@@ -132,8 +132,7 @@ class QueryServer:
         try:
             while not channel.is_idle():
                 message = decode_to_server(channel.receive(at_most=_LONGEST_MESSAGE))
-                for _, answer in self._service.handle(number, message, time.monotonic()):
-                    channel.send(encode(answer))
+                self._service.handle(number, message, time.monotonic())
         except (OSError, EOFError, SluiceError, msgspec.MsgspecError):
             self._drop(number)
 
