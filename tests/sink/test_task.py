@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import pickle
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -244,24 +243,6 @@ def test_committables_that_are_no_sequence_are_refused(prepared: Any) -> None:
     with pytest.raises(
         SluiceError, match=f"fake: prepare_commit returned {kind}: allowed is a sequence, such as a list"
     ):
-        prepare(destination, each_in_a_batch("a"))
-
-    assert [call for call, _ in destination.calls] == ["abort", "close"]
-
-
-class TwoPartsError(Exception):
-    """Pickles, and cannot be made again of its pickle: Python would pass one argument only."""
-
-    def __init__(self, one: str, two: str) -> None:
-        super().__init__(one + two)
-
-
-@pytest.mark.parametrize("bad", [threading.Lock(), TwoPartsError("a", "b")])
-def test_a_committable_that_cannot_reach_the_driver_is_refused(bad: Any) -> None:
-    """In the task, whose writer can still remove what it has staged: after it, nobody would."""
-    destination = Careless(["/lake/part-0", bad])
-    kind = f"{type(bad).__module__}.{type(bad).__qualname__}"
-    with pytest.raises(SluiceError, match=rf"^fake: a committable is of class {kind}, which cannot be pick"):
         prepare(destination, each_in_a_batch("a"))
 
     assert [call for call, _ in destination.calls] == ["abort", "close"]

@@ -7,9 +7,8 @@ import functools
 import logging
 import math
 import operator
-import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -90,18 +89,13 @@ def _refuse_unknown_columns(
         raise OptionError(f"{start}: {problem}") from None
 
 
-def _pickled_and_back(value: Any) -> object:
-    return pickle.loads(pickle.dumps(value))  # noqa: S301 - it was pickled here
-
-
-def write_rows(  # noqa: PLR0913 - five say what is written, two are replaced
+def write_rows(  # noqa: PLR0913 - five say what is written, one is replaced
     setup: SinkSetup,
     schema: StructType,
     origin: Origin,
     batches: Iterable[pa.RecordBatch],
     *,
     write_id: str | None,
-    transport: Callable[[Any], object] = _pickled_and_back,
     retrier: Retrier | None = None,
 ) -> TaskResult:
     """Writes the rows of one task. Returns when all of them are acknowledged, or durable and to be committed.
@@ -112,7 +106,6 @@ def write_rows(  # noqa: PLR0913 - five say what is written, two are replaced
         origin: the task.
         batches: the rows.
         write_id: the id of a batch write; None in a streaming query.
-        transport: does with a committable what is done with it on its way to the driver.
         retrier: how pauses between calls of a two-phase destination are waited out; replaced in tests.
     """
     started = time.monotonic()
@@ -126,7 +119,7 @@ def write_rows(  # noqa: PLR0913 - five say what is written, two are replaced
             # In `foreachBatch`, Spark tells the task the query and the micro-batch around the write. That
             # micro-batch may have several writes, and each of them is committed by itself.
             origin = replace(origin, query=None, run=write_id, batch=None)
-        result = _prepare(setup, schema, origin, batches, transport, retrier or Retrier())
+        result = _prepare(setup, schema, origin, batches, retrier or Retrier())
     return replace(result, duration=round(time.monotonic() - started, 3))
 
 
@@ -216,12 +209,11 @@ def _logged(origin: Origin, problem: str) -> Iterator[None]:
         )
 
 
-def _prepare(  # noqa: PLR0913, PLR0917 - as above
+def _prepare(
     setup: CommittingSinkSetup,
     schema: StructType,
     origin: Origin,
     batches: Iterable[pa.RecordBatch],
-    transport: Callable[[Any], object],
     retrier: Retrier,
 ) -> TaskResult:
     call = functools.partial(retrier.call, patient(setup.max_retry_duration))
@@ -234,7 +226,6 @@ def _prepare(  # noqa: PLR0913, PLR0917 - as above
             call(functools.partial(run, writer.write, batch))
             records += batch.num_rows
         committables = checked_items(call(writer.prepare_commit), f"{origin.destination}: prepare_commit")
-        _check_transport(committables, transport, origin)
         figures = SinkFigures(
             records=records,
             bytes=_checked_bytes(writer.bytes, origin),
@@ -260,20 +251,6 @@ def _checked_bytes(given: Any, origin: Origin) -> int:
         raise SluiceError(
             f"{origin.destination}: attribute 'bytes' of the writer is {given!r}: it must be a whole number"
         ) from None
-
-
-def _check_transport(committables: Iterable[Any], transport: Callable[[Any], object], origin: Origin) -> None:
-    """Finds out whether the driver will get the committables, while the writer can still remove its rows."""
-    each: object = None
-    try:
-        for each in committables:
-            transport(each)
-    except Exception as error:
-        kind, why = type(each), f"{type(error).__name__}: {error}"
-        raise SluiceError(
-            f"{origin.destination}: a committable is of class {kind.__module__}.{kind.__qualname__}, "
-            f"which cannot be pickled for the driver, or not be made again there: {why}"
-        ) from error
 
 
 def _abort(writer: SinkWriter[Any], origin: Origin) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -141,7 +140,6 @@ class _SinkWriter:
             origin,
             in_known_time_zones(iterator),
             write_id=write_id,
-            transport=_pickled_and_back,
         )
         freeze_loaded_objects()
         return CommitMessage(result, not isinstance(setup, CommittingSinkSetup) and _is_speculative())
@@ -248,13 +246,6 @@ def _check_server_address(address: str | None) -> None:
             f"it, and the master is {spark.master}: allowed is an address of the driver host that workers "
             "can connect to"
         )
-
-
-def _pickled_and_back(value: Any) -> object:
-    """By Spark's own pickler, which takes more than Python's."""
-    pickler: Any = CPickleSerializer()
-    made_again: object = pickler.loads(pickler.dumps(value))
-    return made_again
 
 
 def _is_speculative() -> bool:
