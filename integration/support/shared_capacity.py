@@ -271,7 +271,7 @@ class Run:
                 task.busy_until = self.now + scenario.stall
                 self._at(task.busy_until, task.number, None)
                 return
-            task.scheduler.add(range(first, first + room), sizes, self.now)
+            task.scheduler.add(list(range(first, first + room)), sizes, self.now)
             task.fed += room
         begun = time.perf_counter()
         requests = task.scheduler.advance(self.now)

@@ -227,7 +227,7 @@ def run(world: World, sizes: list[int], gaps: list[float]) -> None:
             world.pass_time()
             world.step(draining=False)
         count = min(world.scheduler.room, world.config.max_batch_size, len(sizes) - done)
-        world.add(range(done, done + count), sizes[done : done + count])
+        world.add(list(range(done, done + count)), sizes[done : done + count])
         done += count
         world.step(draining=False)
         gap = gaps[done % len(gaps)] if gaps else 0.0
@@ -309,7 +309,7 @@ def test_time_in_the_buffer_is_bounded_when_nothing_is_in_the_way() -> None:
     """With nothing refused, a record is sent no later than maxTimeInBuffer after it was added."""
     settings_ = config(max_time_in_buffer=5.0, max_in_flight_requests=3, max_batch_size=100)
     world = World(settings_, NoRateLimitingStrategy(), [])
-    world.add(range(7), [1] * 7)
+    world.add(list(range(7)), [1] * 7)
     world.step(draining=False)
     while not world.answers:
         world.pass_time()

@@ -60,16 +60,6 @@ def writing(destination: Answering) -> Iterator[AsyncSinkWriter[str]]:
         yield writer
 
 
-class Unequal(str):
-    """Cannot be compared, as arrays cannot."""
-
-    __slots__ = ()
-    __hash__ = str.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        raise ValueError("ambiguous")
-
-
 NO_RESULT = "returned no SubmitResult, but {}: allowed is a SubmitResult"
 FIELD = "returned a SubmitResult whose '{}' is {}: allowed is a sequence"
 OTHER_ENTRIES = "names other entries than were submitted"
@@ -86,18 +76,19 @@ MISTAKES: list[tuple[Submit, str]] = [
     (lambda _: Result(rejected=None), FIELD.format("rejected", "None")),
     (lambda entries: Result(rejected=[entries[0]]), "'rejected' holds a value of type str: allowed is a Rej"),
     (lambda entries: Result(entries, None), "whose 'codes' is None: allowed is a mapping of text to num"),
-    (lambda entries: Result(entries, {"Busy": -1}), "whose 'codes' has -1 for code 'Busy': allowed is a map"),
     (
         lambda entries: Result(entries, {"Busy": math.nan}),
-        "whose 'codes' has nan for code 'Busy': allowed is",
+        "'codes' is a value of type dict: allowed is a map",
     ),
-    (lambda entries: Result(entries, {1: 1, "a": 1}), "'codes' has a value of type int for a code that is a"),
+    (
+        lambda entries: Result(entries, {1: 1, "a": 1}),
+        "'codes' is a value of type dict: allowed is a mapping",
+    ),
     (lambda entries: Result(entries, retry_after="3"), "whose 'retry_after' is a value of type str: allowed"),
     (lambda _: Result(["another"]), OTHER_ENTRIES),
     (lambda entries: Result([*entries, entries[0]]), OTHER_ENTRIES),
     (lambda _: Result(rejected=[Rejection("another", "no")]), OTHER_ENTRIES),
     (lambda entries: Result(entries, rejected=[Rejection(entries[0], "no")]), OTHER_ENTRIES),
-    (lambda _: Result([Unequal("x")]), OTHER_ENTRIES),
 ]
 
 
@@ -120,17 +111,11 @@ def test_a_mistake_is_fatal_and_says_what_is_allowed(
     assert writer.figures.records == 0
 
 
-def alike(text: str) -> str:
-    """An equal object that is another one."""
-    return (text + " ")[:-1]
-
-
 ALLOWED: list[Submit] = [
     tuple,
     deque,
     set,
     lambda entries: {n: each for n, each in enumerate(entries)}.values(),  # noqa: C416 - not its keys
-    lambda entries: [alike(each) for each in entries],
     lambda entries: list(reversed(entries)),
 ]
 
@@ -138,7 +123,7 @@ ALLOWED: list[Submit] = [
 @pytest.mark.parametrize("kind", [Answering, AnsweringLater])
 @pytest.mark.parametrize("collect", ALLOWED)
 def test_any_collection_of_the_entries_is_allowed(kind: type[Answering], collect: Submit) -> None:
-    """Or of copies, in any order; codes are any mapping."""
+    """In any order; codes are any mapping."""
 
     def refuse_once(entries: Sequence[str]) -> Any:
         if len(destination.requests) > 1:

@@ -280,7 +280,7 @@ def unsure(_: int, __: Sequence[str]) -> Outcome:
     ("behave", "strategy", "error"),
     [
         (refuse_all({}), Broken(), "a broken strategy"),
-        (refuse_all({1: 1, "a": 1}), NoRateLimitingStrategy(), "for a code that is"),
+        (refuse_all({1: 1, "a": 1}), NoRateLimitingStrategy(), "allowed is a mapping of text"),
         (unsure, NoRateLimitingStrategy(), "a broken is_fatal"),
     ],
 )

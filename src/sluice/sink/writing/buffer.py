@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
-
-from sluice.errors import SluiceError
 
 __all__ = ["Batch", "Buffered", "Chunk", "RequestBuffer"]
 
@@ -83,44 +81,23 @@ class Batch(Generic[EntryT]):
         """The entries with what is known of them; a new list each time."""
         return [*self.returned, *chain.from_iterable(self.chunks)]
 
-    def find(self, entries: Sequence[EntryT], besides: Sequence[Buffered] = ()) -> Sequence[Buffered]:
-        """The items of `entries`, found by identity, or by equality where the destination made copies.
+    def find(self, entries: Collection[EntryT], besides: Sequence[Buffered] = ()) -> Sequence[Buffered]:
+        """The items of `entries`, by identity; fewer if the batch has no more of them.
 
         Args:
             entries: what to find.
             besides: items that were found before, for another reason.
-
-        Raises:
-            SluiceError: one of `entries` is not in the batch, or no more in it than among `besides`.
         """
         if not entries:
             return ()
-        wanted: dict[int, int] = {}
-        for entry in entries:
-            wanted[id(entry)] = wanted.get(id(entry), 0) + 1
-        matched: list[Buffered] = []
-        others: list[Buffered] = []
-        found = {item.number for item in besides}
+        wanted = Counter(map(id, entries))
+        found_before = {item.number for item in besides}
+        found: list[Buffered] = []
         for item in self.items:
-            if item.number in found:
-                continue
-            left = wanted.get(id(item.entry), 0)
-            if left:
-                wanted[id(item.entry)] = left - 1
-            (matched if left else others).append(item)
-        if len(matched) == len(entries):
-            return matched
-        for entry in entries:
-            if wanted[id(entry)]:
-                wanted[id(entry)] -= 1
-                position = next((n for n, item in enumerate(others) if item.entry == entry), None)
-                if position is None:
-                    raise SluiceError(
-                        "the destination reported an entry as refused that it had not been given, "
-                        "or more often than it had been given"
-                    )
-                matched.append(others.pop(position))
-        return matched
+            if item.number not in found_before and wanted[id(item.entry)]:
+                wanted[id(item.entry)] -= 1
+                found.append(item)
+        return found
 
 
 class RequestBuffer(Generic[EntryT]):

@@ -24,10 +24,10 @@ from sluice.sink.contracts import (
 )
 from sluice.sink.reporting.figures import SinkFigures
 from sluice.sink.user_code.loading import run
-from sluice.sink.user_code.mistakes import checked_number
+from sluice.sink.user_code.mistakes import MistakeError, checked_number
 from sluice.sink.writing.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.writing.keyed_buffer import KeyedBuffer
-from sluice.sink.writing.outage import PAUSES, Outage, Standstill
+from sluice.sink.writing.outage import PAUSES, Outage
 from sluice.sink.writing.refusals import (
     IsThrottling,
     RefusalCause,
@@ -113,7 +113,6 @@ class SinkScheduler(Generic[EntryT]):
         # No entry that was refused is overdue before, or a look at all of them would have found it.
         self._overdue_at = math.inf
         self._last_cause = RefusalCause("", "")
-        self._standstill = Standstill(name)
         self.failure: BaseException | None = None
         self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
         self.to_cancel: list[Request[EntryT]] = []  # timed out; the caller removes what it has cancelled
@@ -189,7 +188,7 @@ class SinkScheduler(Generic[EntryT]):
             answered_at: when the answer came, if that was before `now`.
 
         Raises:
-            SluiceError: the answer names an entry that was not sent.
+            MistakeError: the answer names an entry that was not sent.
         """
         ended_at = now if answered_at is None else answered_at
         request = self._end_request(number, now, ended_at)
@@ -197,6 +196,11 @@ class SinkScheduler(Generic[EntryT]):
             return
         failed = request.batch.find(result.failed)
         rejected = request.batch.find([each.entry for each in result.rejected], besides=failed)
+        if (len(failed), len(rejected)) != (len(result.failed), len(result.rejected)):
+            raise MistakeError(
+                f"{self._name}: submit returned a SubmitResult whose 'failed' or 'rejected' names other "
+                "entries than were submitted: allowed are the submitted objects themselves, each of them once"
+            )
         self._buffer.mark_accepted(request.batch, failed)
         missing = [*failed, *rejected]
         self.figures.records += request.records - self._records(_entries(missing))
@@ -250,7 +254,8 @@ class SinkScheduler(Generic[EntryT]):
 
     def abandon(self) -> None:
         """The writer is closed: the strategy will not be told the outcome of requests in flight."""
-        if self._in_flight and self._strategy.forget_in_flight is not None:
+        given_up = self._in_flight or self.failure is not None
+        if given_up and self._strategy.forget_in_flight is not None:
             self._strategy.forget_in_flight()
 
     def advance(self, now: float, *, draining: bool = False) -> list[Request[EntryT]]:
@@ -301,12 +306,7 @@ class SinkScheduler(Generic[EntryT]):
         request = RequestInfo(*self._buffer.measure(most, self._most_bytes))
         if run(self._strategy.should_block, request):  # a coroutine would be true, for good
             self._next_try = now + self._blocked_for(request)
-            if self._in_flight:
-                self._standstill.end()
-            else:
-                self._standstill.record_block(now, len(self._buffer))
             return 0
-        self._standstill.end()
         return request.batch_size
 
     def _blocked_for(self, request: RequestInfo) -> float:

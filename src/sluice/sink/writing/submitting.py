@@ -15,15 +15,11 @@ from typing import Any, Final, Generic, TypeVar
 from sluice.errors import ServiceError, SluiceError
 from sluice.sink.contracts import Destination, Rejection, SubmitResult
 from sluice.sink.user_code.mistakes import MistakeError, kind_of
-from sluice.sink.writing.buffer import Batch
 from sluice.sink.writing.scheduler import Request
 
 __all__ = ["Answer", "Submitter", "checked_result"]
 
 EntryT = TypeVar("EntryT")
-
-_LONGEST_CODE: Final = 100
-"""Characters of a code in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +78,7 @@ class Submitter(Generic[EntryT]):
         return self.destination.submit(request.entries)
 
     def _answer(self, request: Request[EntryT], returned: Any) -> Answer[EntryT]:
-        return Answer(request.number, self.clock(), checked_result(returned, request.batch, self.name))
+        return Answer(request.number, self.clock(), checked_result(returned, self.name))
 
     def _failure(self, request: Request[EntryT], error: BaseException) -> Answer[EntryT]:
         if isinstance(error, asyncio.CancelledError):
@@ -96,22 +92,40 @@ class Submitter(Generic[EntryT]):
         return Answer(request.number, self.clock(), error=error)
 
 
-def checked_result(returned: Any, batch: Batch[EntryT], name: str) -> SubmitResult[EntryT]:
-    """What `submit` returned for `batch`, if it can be acted on.
+def checked_result(returned: Any, name: str) -> SubmitResult[Any]:
+    """What `submit` returned, if it can be acted on.
 
     Args:
         returned: by `submit`.
-        batch: the entries that were submitted.
         name: the destination's, for messages.
 
     Raises:
         MistakeError: it is no `SubmitResult`, or one with something else in it than is allowed.
     """
-    problem = _problem_of(returned) or _problem_of_entries(returned, batch)
+    problem = _problem_of(returned)
     if problem:
         raise MistakeError(f"{name}: submit returned {problem}")
-    result: SubmitResult[EntryT] = returned
+    result: SubmitResult[Any] = returned
     return result
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+
+
+def _is_count_by_code(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(code, str) and isinstance(count, Real) and float(count) >= 0
+        for code, count in value.items()
+    )
+
+
+_ALLOWED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "failed": (_is_sequence, "a sequence, such as a list"),
+    "rejected": (_is_sequence, "a sequence, such as a list"),
+    "codes": (_is_count_by_code, "a mapping of text to numbers of 0 or more"),
+    "retry_after": (lambda value: value is None or isinstance(value, Real), "a number of seconds, or None"),
+}
 
 
 def _problem_of(returned: Any) -> str:
@@ -121,54 +135,14 @@ def _problem_of(returned: Any) -> str:
             f"no SubmitResult, but {kind_of(returned)}: allowed is a SubmitResult, with the entries that "
             "were refused in 'failed'"
         )
-    for part, value in (("failed", returned.failed), ("rejected", returned.rejected)):
-        if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
-            given = f"a SubmitResult whose '{part}' is {kind_of(value)}"
-            return f"{given}: allowed is a sequence, such as a list"
+    for part, (is_allowed, allowed) in _ALLOWED.items():
+        value = getattr(returned, part)
+        if not is_allowed(value):
+            return f"a SubmitResult whose '{part}' is {kind_of(value)}: allowed is {allowed}"
     for each in returned.rejected:
         if not isinstance(each, Rejection):
             return (
                 f"a SubmitResult whose 'rejected' holds {kind_of(each)}: allowed is a Rejection, with the "
                 "submitted entry and a reason"
             )
-    return _problem_of_codes(returned.codes) or _problem_of_pause(returned.retry_after)
-
-
-def _problem_of_codes(codes: Any) -> str:
-    given = ""
-    if not isinstance(codes, Mapping):
-        given = f"is {kind_of(codes)}"
-    for code, count in codes.items() if not given else ():
-        if not isinstance(code, str) or not isinstance(count, Real):
-            given = f"has {kind_of(count)} for a code that is {kind_of(code)}"
-        elif not float(count) >= 0:  # NaN is no number of entries either
-            given = f"has {count} for code {code[:_LONGEST_CODE]!r}"
-    return (
-        given
-        and f"a SubmitResult whose 'codes' {given}: allowed is a mapping of text to numbers of 0 or more"
-    )
-
-
-def _problem_of_pause(seconds: Any) -> str:
-    if seconds is None or isinstance(seconds, Real):
-        return ""
-    return f"a SubmitResult whose 'retry_after' is {kind_of(seconds)}: allowed are seconds, or None"
-
-
-def _problem_of_entries(result: SubmitResult[EntryT], batch: Batch[EntryT]) -> str:
-    """What is wrong with the entries that it names; their data is not shown."""
-    rejected = [each.entry for each in result.rejected]
-    named = set(map(id, result.failed)).union(map(id, rejected))
-    if not named:
-        return ""
-    if len(named) == len(result.failed) + len(rejected) and named.issubset(map(id, batch)):
-        return ""  # the submitted objects themselves, as nearly always: faster than to find them
-    try:
-        found = batch.find(result.failed)
-        batch.find(rejected, besides=found)
-    except Exception as error:  # noqa: BLE001 - comparing entries may raise anything
-        return (
-            f"a SubmitResult whose 'failed' or 'rejected' names other entries than were submitted ({error}): "
-            "allowed are the submitted objects themselves, each of them once"
-        )
     return ""
