@@ -62,14 +62,9 @@ def test_which_python_spark_asks(environment: dict[str, str], lookup: str, worke
     assert (lookup_python(environment), worker_python(environment)) == (lookup, worker)
 
 
-def test_nothing_is_said_where_all_is_well() -> None:
-    """The Python that Spark asks has Sluice."""
-    assert explain_lookup({}, always(HERE)) is None
-    assert explain_workers({}, always(HERE)) is None
-
-
 def test_one_sentence_where_the_environment_is_not_activated() -> None:
-    """Spark asks the python3 of PATH."""
+    """Spark asks the python3 of PATH. Nothing is said if that has Sluice."""
+    assert explain_lookup({}, always(HERE)) is explain_workers({}, always(HERE)) is None
     assert explain_lookup({}, always(ELSEWHERE)) == (
         f"Spark asks 'python3' (/usr/bin/python3, Python {platform.python_version()}) for formats, which "
         f"does not have Sluice: set {SETTING}"
@@ -111,19 +106,8 @@ def test_what_is_missing_is_named(missing: tuple[str, ...], lookup: str, workers
     probed = Probed("python3", "/p", platform.python_version(), "x86_64", missing)
     assert probed.problem(shims=True) == lookup
     assert probed.problem() == workers
-
-
-def test_a_python_of_another_version_is_refused() -> None:
-    """Spark pickles with one and unpickles with the other."""
-    old = Probed("python3", "/p", "3.9.2", "x86_64")
-    assert (
-        old.problem() == f"is not the Python {sys.version_info[0]}.{sys.version_info[1]} of the application"
-    )
-
-
-def test_this_python_is_not_started_again() -> None:
-    """Whatever it is called in its directory."""
-    assert probe_python(sys.executable).problem(shims=True) is None
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert Probed("python3", "/p", "3.9.2").problem() == f"is not the Python {ours} of the application"
 
 
 def test_another_python_is_asked(make_python: Callable[[str], str], tmp_path: Path) -> None:
@@ -267,7 +251,8 @@ def test_one_sentence_where_py_files_have_brought_it() -> None:
 def test_a_python_is_asked_without_what_only_this_one_has(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Even if it is this one."""
+    """Even if it is this one, which is not started otherwise."""
+    assert probe_python(sys.executable).problem(shims=True) is None
     (tmp_path / "boto3.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     bare = tmp_path / "bare"

@@ -167,6 +167,14 @@ class Service:
         return answer(self._codec.encode(found), headers=self._date())
 
 
+def write_checkpoint(directory: Path, *offsets: object) -> None:
+    """A checkpoint whose only batch is committed, with the offset of each source."""
+    lines = ["v1", "{}", *map(json.dumps, offsets)]
+    for log, text in (("offsets", "\n".join(lines)), ("commits", "v1\n{}")):
+        (directory / log).mkdir()
+        (directory / log / "0").write_text(text)
+
+
 def denial(action: str) -> str:
     """The message of a service that refuses an action."""
     return (

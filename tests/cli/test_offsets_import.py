@@ -24,6 +24,7 @@ from cli_support import (
     Service,
     option_arguments,
     sluice,
+    write_checkpoint,
 )
 
 from sluice.kinesis.options.config import source_config_from_options
@@ -336,9 +337,7 @@ def test_a_checkpoint_of_qubole(tmp_path: Path) -> None:
     }
     starts[SHARDS[2]] = {"iteratorType": "LATEST", "iteratorPosition": ""}
     offset = {"metadata": {"streamName": "clicks", "batchId": "0"}, **starts}
-    for log, text in (("offsets", f"v1\n{{}}\n{json.dumps(offset)}"), ("commits", "v1\n{}")):
-        (tmp_path / log).mkdir()
-        (tmp_path / log / "0").write_text(text)
+    write_checkpoint(tmp_path, offset)
     ends = tmp_path / "sources" / "0" / "shard-commit" / "0"
     ends.mkdir(parents=True)
     for shard, (kind, position) in places.items():

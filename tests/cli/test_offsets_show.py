@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_support import RECORDINGS, Outcome, Service, option_arguments, sluice
+from cli_support import RECORDINGS, Outcome, Service, option_arguments, sluice, write_checkpoint
 
 from sluice.cli import offsets_show, same_stream
 from sluice.cli.service import kinesis_calls
@@ -50,7 +50,7 @@ def test_a_batch_that_was_killed_is_shown_as_the_one_that_runs_again(name: str) 
 
 def test_a_committed_batch_ends_where_the_next_one_starts(tmp_path: Path) -> None:
     """With the commit entry of the last batch, the next one is another, and starts at its end."""
-    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    checkpoint = copied(tmp_path)
     shutil.copy(checkpoint / "commits" / "4", checkpoint / "commits" / "5")
 
     shown = sluice("offsets", "show", checkpoint, "--json")
@@ -74,7 +74,7 @@ def test_people_see_every_shard_with_its_age() -> None:
 
 def test_several_sources_and_a_source_without_offset(tmp_path: Path) -> None:
     """Each source is shown by its index; other sources' offsets are left as they are, ``-`` is none."""
-    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    checkpoint = copied(tmp_path)
     for file in (checkpoint / "offsets").iterdir():
         version, metadata, ours = file.read_text().split("\n")
         file.write_text(f'{version}\n{metadata}\n{{"topic":{{"0":7}}}}\n{ours}\n-\n42')
@@ -88,7 +88,7 @@ def test_several_sources_and_a_source_without_offset(tmp_path: Path) -> None:
 
 def test_an_offset_that_was_cut_is_not_taken_for_another_sources(tmp_path: Path) -> None:
     """After a full disk, say. Spark's own error is that of a JSON parser, and names no file."""
-    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    checkpoint = copied(tmp_path)
     for file in (checkpoint / "offsets").iterdir():
         file.write_text(file.read_text()[:-40])
 
@@ -203,10 +203,7 @@ def test_the_source_is_named_by_what_it_has_logged(tmp_path: Path) -> None:
     ]
     splits = {"version": 1, "splits": {"a.json": {"done": True}}}
     nothing = {"version": 1, "streams": {"s": {}}}
-    lines = [json.dumps(each) for each in (*offsets, splits, nothing, {"topic": {"0": 7}})]
-    for log, text in (("offsets", "\n".join(["v1", "{}", *lines])), ("commits", "v1\n{}")):
-        (tmp_path / log).mkdir()
-        (tmp_path / log / "0").write_text(text)
+    write_checkpoint(tmp_path, *offsets, splits, nothing, {"topic": {"0": 7}})
 
     sources = sluice("offsets", "show", tmp_path, "--json").value["sources"]
 
@@ -237,7 +234,7 @@ class PartitionLog(StreamLog):
 
 def test_version_two_has_a_name_before_each_source(tmp_path: Path) -> None:
     """Spark with source evolution writes sources by name, in any order."""
-    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    checkpoint = copied(tmp_path)
     for file in (checkpoint / "offsets").iterdir():
         _, metadata, ours = file.read_text().split("\n")
         lines = [f"clicks:{ours}", "other:-"]
@@ -270,7 +267,7 @@ def test_what_is_no_checkpoint_is_a_problem_and_says_so_in_json(tmp_path: Path) 
 
 
 def test_offsets_of_a_later_release_are_refused(tmp_path: Path) -> None:
-    checkpoint = Path(shutil.copytree(RECORDINGS / "polling" / "checkpoint", tmp_path / "c"))
+    checkpoint = copied(tmp_path)
     for file in (checkpoint / "offsets").iterdir():
         file.write_text(file.read_text().replace('"version": 1', '"version": 9'))
 
@@ -288,9 +285,7 @@ def test_a_shard_whose_reads_are_used_up_is_asked_again(
     service = Service()
     (shard,) = service.create("orders", 1)
     offsets = {"version": 1, "streams": {"orders": {shard: {"after": service.put("orders")[shard]}}}}
-    for log, text in (("offsets", f"v1\n{{}}\n{json.dumps(offsets)}"), ("commits", "v1\n{}")):
-        (tmp_path / log).mkdir()
-        (tmp_path / log / "0").write_text(text)
+    write_checkpoint(tmp_path, offsets)
     service.throttled = refusals
     monkeypatch.setattr(offsets_show, "_THROTTLED_PAUSE", 0.0)
     retrier = Retrier(sleep=lambda _: None)
@@ -319,9 +314,7 @@ def test_the_service_is_asked_with_live(tmp_path: Path) -> None:
         "shardId-9": {"closed": True},
     }
     offsets = {"version": 1, "streams": {"orders": {**positions, "shardId-7": {"after": "1"}}}}
-    for log, text in (("offsets", f"v1\n{{}}\n{json.dumps(offsets)}"), ("commits", "v1\n{}")):
-        (tmp_path / log).mkdir()
-        (tmp_path / log / "0").write_text(text)
+    write_checkpoint(tmp_path, offsets)
 
     shown = sluice("offsets", "show", tmp_path, "--live", "--json", *option_arguments())
 
