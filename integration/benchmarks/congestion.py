@@ -9,7 +9,7 @@ Each row has the mean over the seeds, and below it what was aimed at and missed:
 - settled: seconds until enough is accepted in any two seconds (for steps: after the step);
 - entries of a request, and CPU time of a request in the scheduler and the strategy (microseconds).
 
-Beside it what FLIP-242's arithmetic, the SDK's adaptive retry mode and no limit reach.
+Beside it what FLIP-242's arithmetic and no limit reach.
 
     python -m integration.benchmarks.congestion --seeds 5 --only "tasks=16"
 """
@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from integration.support.adaptive_mode import AdaptiveModeStrategy
 from integration.support.shared_capacity import Make, Run, Scenario
 from sluice.sink import (
     AIMDScalingStrategy,
@@ -68,10 +67,6 @@ def flink(_seed: int = 1) -> Make:
     return make
 
 
-def adaptive(_seed: int = 1) -> Make:
-    return lambda _, clock: AdaptiveModeStrategy(clock)
-
-
 def none(_seed: int = 1) -> Make:
     return lambda _, __: NoRateLimitingStrategy()
 
@@ -83,7 +78,6 @@ def _scaling(config: AsyncSinkConfig) -> AIMDScalingStrategy:
 STRATEGIES: Final[Mapping[str, Callable[[int], Make]]] = {
     "aimd": aimd,
     "FLIP-242": flink,
-    "adaptive mode": adaptive,
     "none": none,
 }
 

@@ -11,7 +11,6 @@ from integration.support.background import repeating
 from integration.support.kinesis import Put, Streams
 from integration.support.recorder import Row
 
-_JOIN_TIMEOUT = 300.0
 _KEYS = 53
 
 

@@ -42,9 +42,7 @@ class Scenario:
     failing_entries: float = 0.0
     # failing_entries, failing_requests: the probability that an entry, or a whole request, fails
     failing_requests: float = 0.0
-    lost_answers: float = 0.0  # the probability that a request is carried out, and its answer is lost
     refused_requests: float = 0.0  # the probability that a request is refused for load, though there is none
-    refused_entries: float = 0.0  # the probability that an entry is, each by itself. It takes no token
     # of two buckets (shards) with half of the capacity each, the share of entries that the first one gets;
     # 0.0: there is one bucket
     hot: float = 0.0
@@ -59,41 +57,19 @@ class Scenario:
     pauses: tuple[float, float] | None = None
     whole: bool = False  # a request is refused as a whole if a part of it would be refused
     tasks: int = 1  # that write at the same time
-    offered: float = math.inf  # records a second of all tasks; infinity: as many as are taken
     steps: Mapping[float, float] = field(default_factory=dict)  # by time, the capacity from then on
-    # by time, `failing_entries` from then on
-    failing_steps: Mapping[float, float] = field(default_factory=dict)
-    # by time, `refused_requests` from then on
-    refused_steps: Mapping[float, float] = field(default_factory=dict)
-    late: float = 0.0  # when the last of the tasks begins (seconds)
     batch: int = 500  # entries of a request, at most
     in_flight: int = 50  # requests of a task in flight, at most
 
-    @property
-    def passing(self) -> float:
-        """The share of entries with a token that do not fail."""
-        return (1 - self.failing_entries) * (1 - self.lost_answers)
-
     def admitted(self, now: float) -> float:
         """Records a second that the service takes at this time, were none to fail."""
-        capacity = _latest(self.steps, now, self.capacity)
+        steps = ((at, value) for at, value in self.steps.items() if at <= now)
+        capacity = max(steps, default=(0.0, self.capacity))[1]
         if self.byte_capacity is not None:
             capacity = min(capacity, self.byte_capacity * capacity / self.capacity / ENTRY_SIZE)
         if self.hot:
             capacity = min(capacity, capacity / 2 / self.hot)  # the hot shard holds up the rows behind it
         return capacity
-
-    def failing_at(self, now: float) -> float:
-        """The probability that an entry fails at this time."""
-        return _latest(self.failing_steps, now, self.failing_entries)
-
-    def refused_at(self, now: float) -> float:
-        """The probability that a request is refused for load at this time, though there is none."""
-        return _latest(self.refused_steps, now, self.refused_requests)
-
-
-def _latest(steps: Mapping[float, float], now: float, first: float) -> float:
-    return max(((at, value) for at, value in steps.items() if at <= now), default=(0.0, first))[1]
 
 
 class Service:
@@ -126,16 +102,12 @@ class Service:
         self.running += 1
         if draw() < scenario.failing_requests:
             return Answer(set(), set(), error=True)
-        refuses = scenario.refused_at(now)
-        if refuses and draw() < refuses:
+        if scenario.refused_requests and draw() < scenario.refused_requests:
             return Answer(set(entries), set())
         self._fill(now)
-        q = scenario.refused_entries
-        refused = {entry for entry in entries if draw() < q} if q else set()
+        refused: set[int] = set()
         before = list(self._tokens)
         for entry, size in zip(entries, sizes, strict=True):
-            if entry in refused:
-                continue
             shard = 0 if not scenario.hot or entry % 100 < 100 * scenario.hot else 1
             cost = 1.0 if scenario.byte_capacity is None else max(self._cost(size), 0.0)
             if self._tokens[shard] < cost:
@@ -144,9 +116,9 @@ class Service:
                 self._tokens[shard] -= cost
         if refused and scenario.whole:
             refused, self._tokens = set(entries), before
-        p = scenario.failing_at(now)
+        p = scenario.failing_entries
         failed = {entry for entry in entries if draw() < p} - refused if p else set()
-        return Answer(refused, failed, error=draw() < scenario.lost_answers)
+        return Answer(refused, failed)
 
     def _cost(self, size: int) -> float:
         # What binds is the scarcer of the two: the bucket is kept in its unit.
@@ -202,9 +174,8 @@ class _Task:
         )
         self.strategy: Any = run.make(self.config, lambda: run.now + LAG)
         self.scheduler: SinkScheduler[int] = run.scheduler(self.config, self.strategy, run.random.random)
-        self.begins = scenario.late if number and number == scenario.tasks - 1 else 0.0
         self.fed = 0
-        self.next_feed = self.begins
+        self.next_feed = 0.0
         self.busy_until = 0.0  # it stalls
         self.stalls = 0
         self.batch_end = 0  # the last row of a micro-batch
@@ -238,7 +209,7 @@ class Run:
     def until(self, end: float) -> Self:
         if not self._count:
             for task in self.tasks:
-                self._at(task.begins + self.random.random() * 0.05, task.number, None)
+                self._at(self.random.random() * 0.05, task.number, None)
         while self._events and self._events[0][0] <= end:
             at, _, number, event = heapq.heappop(self._events)
             self.now = max(self.now, at)
@@ -258,12 +229,7 @@ class Run:
         if self.now < task.busy_until:
             return  # it takes a step when the stall is over, with the next answer or by itself
         scenario = self.scenario
-        offered = scenario.offered / scenario.tasks
         while room := min(task.scheduler.room, 500, self._rows_for(task)):
-            if offered < math.inf:
-                room = min(room, int((self.now - task.begins) * offered) - task.fed)
-                if room <= 0:
-                    break
             sizes = [self.random.randint(ENTRY_SIZE // 10, ENTRY_SIZE * 19 // 10) for _ in range(room)]
             first = task.fed
             if scenario.stall and first // scenario.stall_every > task.stalls:
@@ -280,7 +246,7 @@ class Run:
             self.requests += 1
             self._at(self.now + self._half_latency(), task.number, request)
         wake = task.scheduler.wake_at
-        if offered < math.inf or scenario.pauses:
+        if scenario.pauses:
             wake = min(wake, self.now + 0.02)
         if wake < math.inf and wake != task.next_feed:
             task.next_feed = wake
@@ -344,14 +310,14 @@ class Run:
 
     def goal(self, start: int, end: int) -> float:
         """What the service could have accepted in these seconds, with all that failed sent again."""
-        seconds = range(start, end)
-        goal = sum(min(self.scenario.admitted(n + 0.5), self.scenario.offered) for n in seconds)
+        goal = sum(self.scenario.admitted(n + 0.5) for n in range(start, end))
         on, off = self.scenario.pauses or (1.0, 0.0)
         return goal * on / (on + off)
 
     def utilisation(self, start: int, end: int) -> float:
-        """What was accepted in these seconds, as a part of min(C, offered) * (1 - p)."""
-        return self.accepted_between(start, end) / self.goal(start, end) / self.scenario.passing
+        """What was accepted in these seconds, as a part of C * (1 - p)."""
+        passing = 1 - self.scenario.failing_entries
+        return self.accepted_between(start, end) / self.goal(start, end) / passing
 
     def accepted_between(self, start: int, end: int) -> int:
         """The entries that were accepted in these seconds."""
