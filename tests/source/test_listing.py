@@ -159,6 +159,35 @@ def test_an_error_that_will_not_pass_is_raised(log: ListedLog, error: Exception)
     assert lister.current() is not first
 
 
+def test_a_stream_that_is_missing_keeps_no_other_from_being_listed(
+    log: ListedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Shards of the other one open, and are read. The missing one may come back as another one."""
+    caplog.set_level(logging.INFO)
+    log.create("t")
+    query = Query(log, ["s", "t"], fail=False)
+    log.put("t", "key")
+    put_many(log, 5)
+    query.run_to_end()
+
+    def run_for(seconds: int) -> int:
+        for _ in range(seconds):
+            query.run_batch()
+            log.pass_time(1)
+        return len({*query.numbers()})  # those of a stream that was created again may come twice
+
+    log.delete("t")
+    log.split(S0)
+    put_many(log, 5)
+    assert run_for(30) == 11
+    assert "shards of s are listed again" in caplog.text
+    log.create("t", 2)
+    for number in range(5):
+        log.put("t", f"key {number}")
+    assert run_for(30) == 16
+    assert "stream t was deleted and created again" in caplog.text
+
+
 def test_the_first_listing_is_waited_for(log: ListedLog) -> None:
     """There are no splits to go on with, so its error is raised."""
     log.error = refusal()

@@ -198,12 +198,11 @@ class Lister:
     # --- asking the service, maybe in a thread ----------------------------------------------------------
 
     def _ask(self) -> Listing:
-        for stream in self._streams:
-            if stream not in self._infos:
-                self._infos[stream] = self._log.describe(stream)
+        self._describe_new()
         begun_at = self._log.server_time()  # not before: the first answers tell the time of the service
-        splits = {split.id: split for stream in self._streams for split in self._list(stream)}
-        known = {} if self._listing is None else self._listing.splits
+        splits = {split.id: split for stream in list(self._infos) for split in self._list(stream)}
+        known, infos = ({}, {}) if self._listing is None else (self._listing.splits, self._listing.infos)
+        splits |= {split: each for split, each in known.items() if split.stream not in self._infos}
         # Only now: the splits may show that the stream is another one.
         for stream in _made_anew(known, splits):
             self._infos[stream] = self._log.describe(stream)
@@ -218,7 +217,20 @@ class Lister:
         is_incomplete = _lacks_some(self._streams, splits.values()) or not all(
             known[split].is_closed for split in unlisted
         )
-        return Listing(splits, dict(self._infos), begun_at, is_incomplete)
+        return Listing(splits, {**infos, **self._infos}, begun_at, is_incomplete)
+
+    def _describe_new(self) -> None:
+        """Describes streams that are not known, or may be others by now. One that is missing does not keep the
+        others from being listed, where that is no error.
+        """
+        for stream in self._streams:
+            if stream in self._infos:
+                continue
+            try:
+                self._infos[stream] = self._log.describe(stream)
+            except ServiceError as error:
+                if self._listing is None or not (error.missing and self._will_pass(error) and self._infos):
+                    raise
 
     def _list(self, stream: str) -> Sequence[Split]:
         try:
@@ -240,7 +252,7 @@ class Lister:
         self._answered_at = self._clock()
         if self._failing_since is not None:
             failed_for = self._clock() - self._failing_since
-            _log.info("shards of %s are listed again, after %.0f s", ", ".join(self._streams), failed_for)
+            _log.info("shards of %s are listed again, after %.0f s", ", ".join(self._infos), failed_for)
             self._failing_since = None
         return listing
 
