@@ -281,9 +281,8 @@ class AgentClient:
         self._version += 1
         _log.warning(
             "%s: no task has reached the agent at %s, or asked it for anything, for a minute: everything is "
-            "polled until the query is started again. Subscriptions are ended, and consumers that this query "
-            "registered are deregistered. Let workers connect to the driver host at the ports of option "
-            "'%s', or name an address that they reach: option '%s'",
+            "polled until the query is started again. Let workers connect to the driver host at the ports of "
+            "option '%s', or name an address that they reach: option '%s'",
             self._streams,
             self._address,
             AGENT_PORTS.key,
