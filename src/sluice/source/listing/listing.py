@@ -220,8 +220,8 @@ class Lister:
         return Listing(splits, {**infos, **self._infos}, begun_at, is_incomplete)
 
     def _describe_new(self) -> None:
-        """Describes streams that are not known, or may be others by now. One that is missing does not keep the
-        others from being listed, where that is no error.
+        """Describes streams that are not known, or may be others by now. Where a missing one is no error, it
+        keeps no other from being listed.
         """
         for stream in self._streams:
             if stream in self._infos:

@@ -73,7 +73,8 @@ class CheckedLog(StreamLog):
             TopologicalSorter({split.id: split.parent_ids for split in splits}).prepare()
         except CycleError as error:  # each would wait for the other
             self._reject(error.args[1][0], "a split does not descend from itself")
-        self._closed |= {split.id for split in splits if split.is_closed}
+        if self._log.closed_splits_end_at_tip:  # elsewhere nobody asks, and it would grow with each reshard
+            self._closed |= {split.id for split in splits if split.is_closed}
         self._next_listing = math.inf  # the planner lists by itself
         return splits
 
