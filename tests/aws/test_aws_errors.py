@@ -234,20 +234,6 @@ def test_the_error_travels_between_processes() -> None:
     assert again.expired_iterator
 
 
-def unreached(endpoint: str, *, known: str | None = None) -> str:
-    error = sdk.EndpointConnectionError(endpoint_url=endpoint, error=OSError("no such host"))
-    return str(translate(error, operation="PutRecords", target="orders", endpoint=known))
-
-
-@pytest.mark.parametrize("known", [None, "https://kinesis.eu-wset-1.amazonaws.com"])
-def test_a_region_that_does_not_exist_is_called_that(known: str | None) -> None:
-    """Also where the caller does not know the endpoint, which the SDK has made of the region."""
-    message = unreached("https://kinesis.eu-wset-1.amazonaws.com", known=known)
-    assert message.startswith("PutRecords of orders at https://kinesis.eu-wset-1.amazonaws.com failed: Endp")
-    assert "(the SDK knows no region 'eu-wset-1', which option 'region'" in message
-    assert "eu-west-1" in message.partition("most like it are")[2]
-
-
 def test_a_stream_that_is_missing_may_be_in_another_region() -> None:
     """The most common cause; of an emulator's endpoint it is not said."""
     missing = client_error("ResourceNotFoundException", "Stream orders under account 1 not found.")

@@ -7,7 +7,6 @@ None``: the original's message would reach users in the traceback.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +17,7 @@ from botocore import exceptions as sdk
 from botocore.eventstream import ParserError as EventStreamParserError
 from botocore.parsers import ResponseParserError
 
-from sluice.aws.regions import known_regions, region_of
+from sluice.aws.regions import region_of
 from sluice.errors import ServiceError, is_throttling, redact_urls
 
 __all__ = [
@@ -303,19 +302,6 @@ def _message(operation: str, target: str, endpoint: str | None, code: str, cause
         )
     elif code == _UNSUPPORTED_MEDIA_TYPE:
         hint = " (the endpoint does not know the form of the request: 'wireFormat' json asks in JSON)"
-    elif region := region_of(endpoint):
-        hint = _region_hint(region, code)
+    elif re.split(r"[.#]", code)[-1] in _MISSING and (region := region_of(endpoint)):
+        hint = f" (this is region {region}: option 'region' names another one)"
     return f"{operation}{about}{where} failed: {code}: {redact(cause)}{hint}"
-
-
-def _region_hint(region: str, code: str) -> str:
-    """What the region of an endpoint of AWS may have to do with a failure."""
-    if code in _UNANSWERED and region not in (known := known_regions()):
-        near = difflib.get_close_matches(region, known, n=3, cutoff=0.0)
-        return (
-            f" (the SDK knows no region '{region}', which option 'region' or the SDK's own chain names; "
-            f"those spelled most like it are {', '.join(near)})"
-        )
-    if re.split(r"[.#]", code)[-1] in _MISSING:
-        return f" (this is region {region}: option 'region' names another one)"
-    return ""
