@@ -223,7 +223,7 @@ def test_the_three_nearest_of_many_are_named() -> None:
     refused = refusal({"getRecords": "1"})
     assert refused.count("'") == 2 + 2 * 3
     refused = refusal({"frobnicate": "1"})
-    assert "is not known: of the 70 there are, " in refused.replace(str(len(SOURCE)), "70")
+    assert "is not known: those spelled most like it are " in refused
     assert refused.count("'") == 2 + 2 * 3
 
 

@@ -138,17 +138,8 @@ def parse_time(text: str) -> int:
     if _NUMBER.fullmatch(text) is None:
         return parse_instant(text)
     if not _FIRST_SECOND <= float(text) <= time.time() + _DAY:
-        raise OptionError(f"is {text!r}: {_hint(text)}allowed is {TIME_FORM}")
+        raise OptionError(f"is {text!r}: allowed is {TIME_FORM}")
     return int(Decimal(text) * MICROS_PER_SECOND)
-
-
-def _hint(number: str) -> str:
-    """What the user may have meant by a number that is not allowed."""
-    if re.fullmatch(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", number):
-        return f"the date is written {number[:4]}-{number[4:6]}-{number[6:]}; "
-    if number.isdigit() and 1000 * _FIRST_SECOND <= int(number) <= 1000 * (time.time() + _DAY):
-        return f"milliseconds are not taken: the time in seconds is {number[:-3]}.{number[-3:]}; "
-    return ""
 
 
 def _utc_offset(zone: str) -> timedelta:

@@ -87,11 +87,8 @@ def _log_once(what: str, taken: str) -> None:
     _log.info("%s: options of other connectors are taken: %s", what, taken)
 
 
-# How alike two names are, from 0 to 1.
 _MISSPELT: Final = 0.85
-"""From here on, one is taken for a misspelling of the other."""
-_ALIKE: Final = 0.6
-"""From here on, the other is proposed."""
+"""How alike two names are, from 0 to 1, from which on one is taken for a misspelling of the other."""
 _PROPOSALS: Final = 3
 
 
@@ -111,14 +108,6 @@ def propose_keys(name: str, keys: Mapping[str, bool], foreign: Sequence[ForeignN
     ranked = sorted(called, key=lambda each: (-likeness[each], each))
     if likeness[ranked[0]] >= _MISSPELT:
         return f"did you mean '{called[ranked[0]]}'?"
-    free = [each for each in ranked if not keys.get(called[each])]
-    near = list(dict.fromkeys(called[each] for each in free if likeness[each] >= _ALIKE))[:_PROPOSALS]
-    if near:
-        return f"did you mean {_joined(near, 'or')}?"
-    nearest = list(dict.fromkeys(called[each] for each in free))[:_PROPOSALS]
-    return f"of the {len(keys)} there are, {_joined(nearest, 'and')} are spelled most like it"
-
-
-def _joined(keys: Sequence[str], word: str) -> str:
-    quoted = [f"'{key}'" for key in keys]
-    return f" {word} ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+    nearest = dict.fromkeys(called[each] for each in ranked if not keys.get(called[each]))
+    shown = "', '".join([*nearest][:_PROPOSALS])
+    return f"those spelled most like it are '{shown}'"

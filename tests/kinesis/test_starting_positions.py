@@ -80,19 +80,6 @@ def test_a_number_that_cannot_be_meant_is_refused(text: str) -> None:
         assert "seconds since the epoch, from 1000000000 (2001-09-09) to a day from now" in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("20260131", "the date is written 2026-01-31"),
-        ("1769860800250", "milliseconds are not taken: the time in seconds is 1769860800.250"),
-    ],
-)
-def test_what_was_probably_meant_is_said(text: str, hint: str) -> None:
-    """A date without dashes, and milliseconds."""
-    with pytest.raises(OptionError, match=hint):
-        start("AT_TIMESTAMP", startingTimestamp=text)
-
-
 def test_words_in_any_case() -> None:
     """LATEST is the default; TRIM_HORIZON and AT_TIMESTAMP are known in any case."""
     assert source_config_from_options({"streamName": "orders"}).start == LATEST

@@ -77,7 +77,7 @@ def test_all_options() -> None:
         (False, "maxDrift=2s", "'maxDrift' is for streaming reads only"),
         (True, "startingPosition=AT_TIMESTAMP", "'startingTimestamp' is required"),
         (True, "startingTimestamp=1700000000", "'startingTimestamp' needs 'startingPosition' AT_TIMESTAMP"),
-        (False, "endingTimestamp=20260131", "is '20260131': the date is written 2026-01-31"),
+        (False, "endingTimestamp=20260131", "is '20260131': allowed is ISO-8601 such as 2026-01-31"),
         (False, "endingTimestamp=2026", "'endingTimestamp' is '2026': allowed is ISO-8601"),
         (False, "startingTimestamp=0001-01-01T00:00+14:00", "is '0001-.*': allowed is ISO-8601"),
         (False, "endingTimestamp=9999-12-31T23:59-12:00", "is '9999-.*': allowed is ISO-8601"),
