@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from botocore.parsers import ResponseParserFactory
@@ -25,11 +24,8 @@ from sluice.aws.wire.responses import (
 )
 from sluice.aws.wire.sdk_deadlines import limit_requests
 from sluice.aws.wire.wire_format import CborRequests
-from sluice.instants import MICROS_PER_SECOND, micros_from_datetime
 
 __all__ = ["ParserFactory", "install"]
-
-_CONTEXT_KEY: Final = "sluice_timestamp"
 
 
 def install(client: Any, wire_format: str = "json") -> None:
@@ -41,16 +37,11 @@ def install(client: Any, wire_format: str = "json") -> None:
     service = client.meta.service_model.service_id.hyphenize()
     cbor = CborRequests(wire_format, client.meta.endpoint_url)
     hooks = (
-        # Large requests: the library writes their bodies.
+        # Parameters that the library writes.
         (f"before-parameter-build.{service}", substitute),
         (f"before-call.{service}", insert_body),
         # Answers that are cut short.
         (f"after-call.{service}", refuse_damaged_answer),
-        # Timestamps with microseconds.
-        ("before-parameter-build.kinesis.GetShardIterator", remember_timestamp),
-        ("before-call.kinesis.GetShardIterator", keep_fraction),
-        ("before-parameter-build.kinesis.SubscribeToShard", remember_position_timestamp),
-        ("before-call.kinesis.SubscribeToShard", keep_fraction),
         # Records in CBOR, after what changes the body in JSON.
         ("before-call.kinesis.GetRecords", cbor.convert),
         ("before-call.kinesis.SubscribeToShard", cbor.convert),
@@ -60,32 +51,6 @@ def install(client: Any, wire_format: str = "json") -> None:
     for event, hook in hooks:
         client.meta.events.register(event, hook)
     limit_requests(client)
-
-
-def remember_timestamp(*, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """Keeps the exact timestamp for `keep_fraction`, which sees only the body that the SDK has written."""
-    if isinstance(params.get("Timestamp"), datetime):
-        context[_CONTEXT_KEY] = params["Timestamp"]
-
-
-def remember_position_timestamp(*, params: Mapping[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """As `remember_timestamp`, for the starting position of a subscription."""
-    position = params.get("StartingPosition")
-    if isinstance(position, Mapping):
-        remember_timestamp(params=position, context=context)
-
-
-def keep_fraction(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """Writes the timestamp into the body as seconds since the epoch, with microseconds.
-
-    Older SDKs cut it to whole seconds: reading would start up to a second early.
-    """
-    timestamp: datetime | None = context.get(_CONTEXT_KEY)
-    if timestamp is None:
-        return
-    body = json.loads(params["body"])
-    body.get("StartingPosition", body)["Timestamp"] = micros_from_datetime(timestamp) / MICROS_PER_SECOND
-    params["body"] = json.dumps(body).encode()
 
 
 def refuse_damaged_answer(*, http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:

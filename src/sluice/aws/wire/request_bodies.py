@@ -1,4 +1,4 @@
-"""Writes the bodies of large requests in the SDK's place, which looks at every field of every entry.
+"""Writes parameters in the SDK's place, which looks at every field of every entry of large requests.
 
 The SDK checks and writes a placeholder of one entry for each `PreparedParameter`. Right before the request
 is signed and sent, the prepared value replaces the placeholder in the body. Other parameters, endpoint,
@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["PreparedParameter", "insert_body", "substitute"]
+from sluice.instants import MICROS_PER_SECOND, micros_to_datetime
+
+__all__ = ["PreparedParameter", "exact_time", "insert_body", "substitute"]
 
 _CONTEXT_KEY: Final = "sluice_prepared"
 _encoder: Final = msgspec.json.Encoder()
@@ -31,6 +33,20 @@ class PreparedParameter:
 
     value: Any
     placeholder: Any
+
+
+def exact_time(micros: int, **others: Any) -> Any:
+    """An instant as a parameter, to the microsecond: older SDKs cut it to whole seconds, which would start
+    reading up to a second early.
+
+    Args:
+        micros: since the epoch.
+        others: fields of a structure that has it as ``Timestamp``; none for the instant alone.
+    """
+    seconds, moment = micros / MICROS_PER_SECOND, micros_to_datetime(micros)
+    if not others:
+        return PreparedParameter(seconds, moment)
+    return PreparedParameter({**others, "Timestamp": seconds}, {**others, "Timestamp": moment})
 
 
 def substitute(*, params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:

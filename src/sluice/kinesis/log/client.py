@@ -9,12 +9,12 @@ from sluice.aws.calling.calls import Calls
 from sluice.aws.names.shards import describe_stream, list_shards
 from sluice.aws.wire.pages import data_size
 from sluice.aws.wire.records import WireRecord
+from sluice.aws.wire.request_bodies import exact_time
 from sluice.errors import ServiceError
 from sluice.instants import (
     MICROS_PER_SECOND,
     micros_from_datetime,
     micros_from_seconds,
-    micros_to_datetime,
 )
 from sluice.kinesis.options.config import SourceConfig
 from sluice.retry import Retrier
@@ -109,7 +109,7 @@ class KinesisLog(StreamLog):
         if start.sequence_number is not None:
             request["StartingSequenceNumber"] = start.sequence_number
         if start.timestamp is not None:
-            request["Timestamp"] = micros_to_datetime(start.timestamp)
+            request["Timestamp"] = exact_time(start.timestamp)
 
         def learn_clock(error: ServiceError) -> None:
             """Waits for the service's clock where it calls a time near now later than its own."""

@@ -18,9 +18,9 @@ from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.endpoint_state import endpoint_state
 from sluice.aws.errors import DamagedAnswerError, endpoint_of, translate
 from sluice.aws.wire.cbor import Decoder, is_cbor
+from sluice.aws.wire.request_bodies import exact_time
 from sluice.aws.wire.sdk_deadlines import shut_down
 from sluice.errors import ServiceError
-from sluice.instants import micros_to_datetime
 from sluice.kinesis.subscriptions.event_stream import Frame, FrameReader
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
@@ -156,11 +156,11 @@ class Subscribing:
         Raises:
             ServiceError: the call failed. It is not retried.
         """
-        position: dict[str, Any] = {"Type": start.kind}
+        position: Any = {"Type": start.kind}
         if start.sequence_number is not None:
             position["SequenceNumber"] = start.sequence_number
         if start.timestamp is not None:
-            position["Timestamp"] = micros_to_datetime(start.timestamp)
+            position = exact_time(start.timestamp, **position)
         config = replace(self.connection, read_timeout=self.silence_limit)
         client = client_for(config, "kinesis")
         endpoint = client.meta.endpoint_url
