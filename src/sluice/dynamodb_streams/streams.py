@@ -7,12 +7,12 @@ that was disabled and enabled again has another label: it is another stream.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from sluice.aws.names.arns import references, references_from_options
 from sluice.errors import OptionError
-from sluice.options import Kind, Option, OptionValues
+from sluice.options import Option, OptionValues
 
 __all__ = ["STREAM_ARN", "TABLE_NAME", "StreamArn", "TableRef", "tables_from_options"]
 
@@ -61,52 +61,29 @@ class TableRef:
         return None if self.arn is None else StreamArn.parse(self.arn).region
 
 
-def _parse_names(text: str) -> tuple[TableRef, ...]:
-    names = _split_list(text)
-    if any(name.startswith("arn:") for name in names):
+def _by_name(text: str) -> TableRef:
+    if text.startswith("arn:"):
         raise OptionError(f"is {text!r}: that is an ARN; the ARN of a stream belongs into '{_ARN_KEY}'")
-    if not all(map(_TABLE_PATTERN.fullmatch, names)):
+    if _TABLE_PATTERN.fullmatch(text) is None:
         raise ValueError(text)
-    return _without_duplicates((TableRef(name) for name in names), text)
+    return TableRef(text)
 
 
-def _parse_arns(text: str) -> tuple[TableRef, ...]:
-    arns = [StreamArn.parse(item) for item in _split_list(text)]
-    if len({arn.region for arn in arns}) > 1:
-        raise OptionError(f"is {text!r}: all streams of one source have to be in the same region")
-    return _without_duplicates((TableRef(arn.table, arn.text) for arn in arns), text)
-
-
-def _split_list(text: str) -> list[str]:
-    items = [item.strip() for item in text.split(",")]
-    if not all(items):
-        raise ValueError(text)
-    return items
-
-
-def _without_duplicates(refs: Iterable[TableRef], text: str) -> tuple[TableRef, ...]:
-    by_name: dict[str, TableRef] = {}
-    for ref in refs:
-        if ref.name in by_name:
-            raise OptionError(f"is {text!r}: table '{ref.name}' is there more than once")
-        by_name[ref.name] = ref
-    return tuple(by_name.values())
+def _by_arn(text: str) -> TableRef:
+    arn = StreamArn.parse(text)
+    return TableRef(arn.table, arn.text)
 
 
 TABLE_NAME: Option[tuple[TableRef, ...]] = Option(
     _TABLE_KEY,
-    Kind(
-        "tables",
-        "a table's name (3 to 255 letters, digits, _ . -), or several, comma-separated",
-        _parse_names,
-    ),
+    references("tables", "a table's name (3 to 255 letters, digits, _ . -)", "table", _by_name),
     None,
     "Table whose changes are read, or several, comma-separated. Its newest stream is read.",
     shown_default=f"this or `{_ARN_KEY}` is required",
 )
 STREAM_ARN: Option[tuple[TableRef, ...]] = Option(
     _ARN_KEY,
-    Kind("arns", f"{_ARN_FORM}, or several, comma-separated", _parse_arns),
+    references("arns", _ARN_FORM, "table", _by_arn),
     None,
     "Streams by ARN: of another account, or disabled in the last 24 hours. All in one region.",
     shown_default=f"this or `{_TABLE_KEY}` is required",
@@ -119,9 +96,4 @@ def tables_from_options(values: OptionValues) -> tuple[TableRef, ...]:
     Args:
         values: read with TABLE_NAME and STREAM_ARN declared.
     """
-    by_name, by_arn = values.get(TABLE_NAME) or (), values.get(STREAM_ARN) or ()
-    if by_name and by_arn:
-        values.reject(_TABLE_KEY, f"and '{_ARN_KEY}' exclude one another: give one of them")
-    if not values.mentions(TABLE_NAME) and not values.mentions(STREAM_ARN):
-        values.reject(_TABLE_KEY, f"or '{_ARN_KEY}' is required: {TABLE_NAME.kind.allowed}")
-    return by_arn or by_name
+    return references_from_options(values, TABLE_NAME, STREAM_ARN)

@@ -1,4 +1,4 @@
-"""Names and ARNs of Kinesis streams and of their consumers.
+"""Names and ARNs of Kinesis streams and of their consumers, and lists of names and ARNs in options.
 
 The forms are those of
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonkinesisdatastreams.html,
@@ -8,8 +8,12 @@ in any partition (``aws``, ``aws-cn``, ``aws-us-gov``).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
+
+from sluice.errors import OptionError
+from sluice.options import Kind, Option, OptionValues
 
 __all__ = [
     "CONSUMER_ARN_FORM",
@@ -19,6 +23,8 @@ __all__ = [
     "StreamArn",
     "consumer_path",
     "parse_name",
+    "references",
+    "references_from_options",
 ]
 
 NAME_FORM: Final = "1 to 128 letters, digits or any of _.-"
@@ -84,3 +90,50 @@ class ConsumerArn:
 def consumer_path(arn: str) -> str:
     """``<stream>/consumer/<consumer>`` for messages; an ARN of another form as it is."""
     return arn.partition(":stream/")[2].rpartition(":")[0] or arn
+
+
+class _Reference(Protocol):
+    """A stream or table that is read."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def region(self) -> str | None: ...
+
+
+RefT = TypeVar("RefT", bound=_Reference)
+
+
+def references(name: str, allowed: str, noun: str, parse: Callable[[str], RefT]) -> Kind[tuple[RefT, ...]]:
+    """A comma-separated list of names, or of ARNs: none twice, all of one region.
+
+    Args:
+        name: of the kind.
+        allowed: what one of them is, for messages.
+        noun: ``stream`` or ``table``.
+        parse: reads one, without spaces around it. Raises ValueError for other text.
+    """
+
+    def parse_all(text: str) -> tuple[RefT, ...]:
+        refs = [parse(item.strip()) for item in text.split(",")]
+        if len({ref.region for ref in refs}) > 1:
+            raise OptionError(f"is {text!r}: all streams of one source have to be in the same region")
+        names = [ref.name for ref in refs]
+        for each in names:
+            if names.count(each) > 1:  # offsets and rows know streams by name, also those of two accounts
+                raise OptionError(f"is {text!r}: {noun} '{each}' is there more than once")
+        return tuple(refs)
+
+    return Kind(name, f"{allowed}, or several, comma-separated", parse_all)
+
+
+def references_from_options(
+    values: OptionValues, by_name: Option[tuple[RefT, ...]], by_arn: Option[tuple[RefT, ...]]
+) -> tuple[RefT, ...]:
+    """What one of two options lists, in the order given; notes what is wrong for `OptionValues.check`."""
+    named, given = values.get(by_name) or (), values.get(by_arn) or ()
+    if named and given:
+        values.reject(by_name.key, f"and '{by_arn.key}' exclude one another: give one of them")
+    if not values.mentions(by_name) and not values.mentions(by_arn):
+        values.reject(by_name.key, f"or '{by_arn.key}' is required: {by_name.kind.allowed}")
+    return given or named
