@@ -201,7 +201,7 @@ def test_no_secret_is_in_the_reason_of_a_rejection() -> None:
     assert result.rejected == [Rejection("a", "InvalidX: for ***")]
 
 
-def test_a_missing_target_says_in_which_region_it_was_looked_for() -> None:
+def test_a_missing_target_says_in_which_region_it_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the SDK's own chain names the region."""
 
     class Client:
@@ -211,9 +211,10 @@ def test_a_missing_target_says_in_which_region_it_was_looked_for() -> None:
             error: Any = {"Error": {"Code": "ResourceNotFoundException", "Message": "no"}}
             raise sdk.ClientError(error, "PutRecordBatch")
 
-    call = BatchCall(
-        ConnectionConfig(), "firehose", "PutRecordBatch", "orders", client=lambda _config, _service: Client()
+    monkeypatch.setattr(
+        "sluice.destinations.common.batch_call.client_for", lambda _config, _service: Client()
     )
+    call = BatchCall(ConnectionConfig(), "firehose", "PutRecordBatch", "orders")
     with pytest.raises(ServiceError) as caught:
         put(call)
     assert str(caught.value) == (

@@ -215,7 +215,7 @@ def test_what_a_table_is_called_decides_nothing(table: str) -> None:
     assert [each.entry for each in result.rejected] == [entries[1]]
 
 
-def test_a_table_by_its_arn() -> None:
+def test_a_table_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ARN is sent. Its region is used unless the connection has one."""
     seen = []
 
@@ -224,7 +224,8 @@ def test_a_table_by_its_arn() -> None:
         return client_for(CONNECTION, service)
 
     service = FakeService("dynamodb", lambda _, __: left_over())
-    made = DynamoDbDestination(ConnectionConfig(), ARN, client=client)
+    monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", client)
+    made = DynamoDbDestination(ConnectionConfig(), ARN)
     made.submit([put("a")])
 
     assert seen == ["ap-south-1"]
@@ -232,7 +233,7 @@ def test_a_table_by_its_arn() -> None:
     assert made.name == "dynamodb table 'orders'"
 
 
-def test_a_write_waits_for_a_timed_out_request() -> None:
+def test_a_write_waits_for_a_timed_out_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as a timed-out request runs, its older item could overwrite a newer one with the same key."""
     running, release = threading.Event(), threading.Event()
 
@@ -247,7 +248,8 @@ def test_a_write_waits_for_a_timed_out_request() -> None:
                 release.wait(120)
             return {"UnprocessedItems": {}}
 
-    made = DynamoDbDestination(CONNECTION, "orders", key_columns=["id"], client=lambda _, __: Client())
+    monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", lambda _, __: Client())
+    made = DynamoDbDestination(CONNECTION, "orders", key_columns=["id"])
     timed_out = threading.Thread(target=made.submit, args=([put("a")],))
     timed_out.start()
     running.wait(120)

@@ -63,7 +63,7 @@ def test_a_request_holds_all_entries() -> None:
     assert [record.get("ExplicitHashKey") for record in sent["Records"]] == [None, "7", None]
 
 
-def test_a_stream_can_be_named_by_its_arn() -> None:
+def test_a_stream_can_be_named_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ARN is sent. Its region is used unless the connection has one."""
     arn = "arn:aws:kinesis:ap-south-1:123456789012:stream/orders"
     anywhere = replace(CONNECTION, region=None)
@@ -76,7 +76,8 @@ def test_a_stream_can_be_named_by_its_arn() -> None:
         service.install(made)
         return made
 
-    made = KinesisStreamsDestination(anywhere, stream_arn=arn, client=client)
+    monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", client)
+    made = KinesisStreamsDestination(anywhere, stream_arn=arn)
     made.submit(ENTRIES)
 
     assert seen == ["ap-south-1"]

@@ -160,7 +160,7 @@ def test_sizes_count_attributes() -> None:
     )
 
 
-def test_the_default_region_is_that_of_the_url() -> None:
+def test_the_default_region_is_that_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
     """SQS refuses requests that are signed for another region than the queue's."""
     seen = []
 
@@ -169,8 +169,9 @@ def test_the_default_region_is_that_of_the_url() -> None:
         return client_for(CONNECTION, service)
 
     FakeService("sqs", lambda _, __: results([0, 1]))
+    monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", client)
     for region in (None, "us-east-1"):
-        SqsDestination(ConnectionConfig(region=region), URL, client=client).submit(AB)
+        SqsDestination(ConnectionConfig(region=region), URL).submit(AB)
 
     assert seen == ["eu-west-1", "us-east-1"]
 
@@ -306,7 +307,9 @@ def test_a_fifo_queue_gets_each_group_in_order(
         ),
     ],
 )
-def test_a_queue_s_url_says_where_it_is(host: str, region: str, endpoint: str | None) -> None:
+def test_a_queue_s_url_says_where_it_is(
+    host: str, region: str, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In every form that AWS documents. The SDK calls the region's own host unless it is told another one."""
     seen: list[ConnectionConfig] = []
 
@@ -315,7 +318,8 @@ def test_a_queue_s_url_says_where_it_is(host: str, region: str, endpoint: str | 
         return client_for(CONNECTION, service)
 
     FakeService("sqs", lambda _, __: results([0, 1]))
-    SqsDestination(ConnectionConfig(), f"https://{host}/123456789012/orders", client=client).submit(AB)
+    monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", client)
+    SqsDestination(ConnectionConfig(), f"https://{host}/123456789012/orders").submit(AB)
 
     assert (seen[0].region, seen[0].endpoint_url) == (region, endpoint)
 

@@ -78,11 +78,10 @@ class BatchCall:
         target: the stream, table or queue, for messages.
         transient: error codes that are worth a retry, besides those of all services.
         says_entry: whether a sentence of the service, without names of the user's, is about an entry.
-        client: makes the SDK's client; replaced in tests.
         clock: monotonic seconds.
     """
 
-    def __init__(  # noqa: PLR0913 - four name the operation, two are for tests
+    def __init__(  # noqa: PLR0913 - four name the operation
         self,
         connection: ConnectionConfig,
         service: str,
@@ -91,7 +90,6 @@ class BatchCall:
         *,
         transient: frozenset[str] = frozenset(),
         says_entry: Callable[[str], bool] = lambda _sentence: False,
-        client: Callable[[ConnectionConfig, str], Any] = client_for,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = connection
@@ -101,7 +99,6 @@ class BatchCall:
         self._target = target
         self._transient = transient
         self._says_entry = says_entry
-        self._make_client = client
         self._clock = clock
         self.place = (connection.endpoint_url or "", connection.region or "", service, target)
         self._endpoint = endpoint_for(connection, service)
@@ -117,7 +114,7 @@ class BatchCall:
             OptionError: no client can be made from the connection options.
         """
         self._contact.started()
-        client = self._make_client(self._connection, self._service)
+        client = client_for(self._connection, self._service)
         try:
             answer: dict[str, Any] = getattr(client, self._method)(**parameters)
         except DamagedAnswerError as error:

@@ -6,13 +6,11 @@ Limits: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_Batch
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import BatchCall, Refusal
@@ -82,8 +80,6 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         table: name or ARN of the table.
         key_columns: the table's key columns; empty if not known.
         operation_column: the column that holds ``PUT`` or ``DELETE``; None to put every row.
-        client: makes the SDK's client; replaced in tests.
-        clock: monotonic seconds.
 
     Attributes:
         ordering_key: the key of the written item: the next write to an item is sent when the one before it
@@ -97,15 +93,13 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         max_record_size_in_bytes=400 * _KB,
     )
 
-    def __init__(  # noqa: PLR0913 - four options, and two for tests
+    def __init__(
         self,
         connection: ConnectionConfig,
         table: str,
         *,
         key_columns: Sequence[str] = (),
         operation_column: str | None = None,
-        client: Callable[[ConnectionConfig, str], Any] = client_for,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         arn = _ARN.fullmatch(table)
         if arn is not None and connection.region is None:
@@ -114,10 +108,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         self._table = table
         self._keys = tuple(key_columns)
         self._operation = operation_column
-        call = BatchCall(
-            connection, "dynamodb", "BatchWriteItem", name, transient=_TRANSIENT, client=client, clock=clock
-        )
-        super().__init__(call)
+        super().__init__(BatchCall(connection, "dynamodb", "BatchWriteItem", name, transient=_TRANSIENT))
         self._place = (connection.endpoint_url, connection.region, name)
         self.name = f"dynamodb table '{name}'"
         self.ordering_key = _key if self._keys else None

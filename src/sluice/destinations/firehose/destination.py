@@ -5,11 +5,9 @@ Limits: https://docs.aws.amazon.com/firehose/latest/APIReference/API_PutRecordBa
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.aws.wire.responses import outcomes_of
@@ -48,8 +46,6 @@ class FirehoseDestination(AwsDestination[bytes]):
     Args:
         connection: how to reach the service.
         delivery_stream: the name of the delivery stream.
-        client: makes the SDK's client; replaced in tests.
-        clock: monotonic seconds.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]] = (DELIVERY_STREAM,)
@@ -59,18 +55,9 @@ class FirehoseDestination(AwsDestination[bytes]):
         max_record_size_in_bytes=1000 * 1024,
     )
 
-    def __init__(
-        self,
-        connection: ConnectionConfig,
-        delivery_stream: str,
-        *,
-        client: Callable[[ConnectionConfig, str], Any] = client_for,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, connection: ConnectionConfig, delivery_stream: str) -> None:
+        super().__init__(BatchCall(connection, "firehose", "PutRecordBatch", delivery_stream))
         self._stream = delivery_stream
-        super().__init__(
-            BatchCall(connection, "firehose", "PutRecordBatch", delivery_stream, client=client, clock=clock)
-        )
         self.name = f"firehose delivery stream '{delivery_stream}'"
 
     @classmethod

@@ -6,12 +6,10 @@ Limits: https://docs.aws.amazon.com/kinesis/latest/APIReference/API_PutRecords.h
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.names.arns import StreamArn
 from sluice.aws.wire.request_bodies import PreparedParameter
@@ -40,18 +38,10 @@ class PutRecords(AwsDestination[KinesisEntry]):
         connection: how to reach the service. Without a region, that of the ARN is used.
         stream_name: the name of the stream.
         stream_arn: the ARN of the stream.
-        client: makes the SDK's client; replaced in tests.
-        clock: monotonic seconds.
     """
 
     def __init__(
-        self,
-        connection: ConnectionConfig,
-        *,
-        stream_name: str | None = None,
-        stream_arn: str | None = None,
-        client: Callable[[ConnectionConfig, str], Any] = client_for,
-        clock: Callable[[], float] = time.monotonic,
+        self, connection: ConnectionConfig, *, stream_name: str | None = None, stream_arn: str | None = None
     ) -> None:
         arn = StreamArn.parse(stream_arn) if stream_arn else None
         if arn is not None and connection.region is None:
@@ -67,8 +57,6 @@ class PutRecords(AwsDestination[KinesisEntry]):
                 "PutRecords",
                 self._stream,
                 says_entry=lambda sentence: _NAMES_A_RECORD.search(sentence) is not None,
-                client=client,
-                clock=clock,
             )
         )
         self.name = f"kinesis stream '{self._stream}'"

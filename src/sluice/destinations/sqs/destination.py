@@ -6,15 +6,13 @@ Limits: https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/AP
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.regions import service_of
 from sluice.aws.wire.request_bodies import PreparedParameter
@@ -77,8 +75,6 @@ class SqsDestination(AwsDestination[SqsMessage]):
     Args:
         connection: how to reach the service.
         queue_url: the URL of the queue.
-        client: makes the SDK's client; replaced in tests.
-        clock: monotonic seconds.
 
     Attributes:
         ordering_key: the group of a message; None for a standard queue.
@@ -92,22 +88,12 @@ class SqsDestination(AwsDestination[SqsMessage]):
         max_buffered_requests=5000,
     )
 
-    def __init__(
-        self,
-        connection: ConnectionConfig,
-        queue_url: str,
-        *,
-        client: Callable[[ConnectionConfig, str], Any] = client_for,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, connection: ConnectionConfig, queue_url: str) -> None:
         connection = _at_queue(connection, queue_url)
         self._url = queue_url
         self._fifo = queue_url.endswith(".fifo")
         name = queue_url.rpartition("/")[2]
-        call = BatchCall(
-            connection, "sqs", "SendMessageBatch", name, transient=_TRANSIENT, client=client, clock=clock
-        )
-        super().__init__(call)
+        super().__init__(BatchCall(connection, "sqs", "SendMessageBatch", name, transient=_TRANSIENT))
         self.name = f"sqs queue '{name}'"
         self.ordering_key = _group if self._fifo else None
 
