@@ -12,6 +12,7 @@ from raw_endpoint import RawEndpoint, raw_endpoint
 from sluice.aws.wire import watchdog
 from sluice.destinations.common import first_contact
 from sluice.destinations.http import HttpDestination, transport
+from sluice.destinations.http.call import HttpCall
 from sluice.destinations.http.options import HTTP_OPTIONS, rules_from_options
 from sluice.destinations.http.transport import HttpTransport, UnreadableAnswerError
 from sluice.errors import ServiceError
@@ -33,7 +34,7 @@ SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upg
 def nothing_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proxy, no kept connection, and no endpoint that has answered before."""
     monkeypatch.setattr(transport, "getproxies", dict)
-    monkeypatch.setattr(transport, "_pools", transport._Pools())
+    transport._pool.cache_clear()
     monkeypatch.setattr(first_contact, "_answered", set())
 
 
@@ -154,7 +155,7 @@ LARGE = b"x" * 30_000_000
 
 def destination_with_a_clock(now: list[float], transport: HttpTransport) -> HttpDestination:
     values = read_options("test", HTTP_OPTIONS, {"url": transport.url})
-    return HttpDestination(transport, headers={}, rules=rules_from_options(values), clock=lambda: now[0])
+    return HttpDestination(HttpCall(transport, {}, clock=lambda: now[0]), rules=rules_from_options(values))
 
 
 def test_an_endpoint_that_does_not_read_a_request_is_waited_for() -> None:

@@ -28,6 +28,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.destinations.common import first_contact
+from sluice.destinations.http.call import HttpCall
 from sluice.destinations.http.destination import HttpBody, HttpDestination
 from sluice.destinations.http.options import HTTP_OPTIONS, rules_from_options
 from sluice.destinations.http.transport import HttpTransport, TooLargeAnswerError
@@ -283,11 +284,9 @@ class Halving:
         endpoint(self._answer)
         values = read_options("test", HTTP_OPTIONS, {"url": "https://host", "rejectedStatuses": "422"})
         self.made = HttpDestination(
-            HttpTransport(url="https://orders.test"),
-            headers={},
+            HttpCall(HttpTransport(url="https://orders.test"), {}, clock=lambda: self.now),
             rules=rules_from_options(values),
             patience=patience,
-            clock=lambda: self.now,
         )
 
     def _answer(self, body: bytes) -> Any:
@@ -360,12 +359,8 @@ def test_errors_of_connections(endpoint: Any, error: Exception, fatal: bool) -> 
 
 def waiting(now: list[float]) -> HttpDestination:
     values = read_options("test", HTTP_OPTIONS, {"url": "https://host"})
-    return HttpDestination(
-        HttpTransport(url="https://nowhere.test"),
-        headers={},
-        rules=rules_from_options(values),
-        clock=lambda: now[0],
-    )
+    call = HttpCall(HttpTransport(url="https://nowhere.test"), {}, clock=lambda: now[0])
+    return HttpDestination(call, rules=rules_from_options(values))
 
 
 def test_an_endpoint_that_never_answers_is_fatal_within_seconds(endpoint: Any) -> None:

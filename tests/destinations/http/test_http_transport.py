@@ -20,11 +20,11 @@ PROXIES = {"http": "http://plain:3128", "https": "secure:3129"}
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "getproxies", dict)
-    monkeypatch.setattr(transport, "_pools", transport._Pools())
+    transport._pool.cache_clear()
 
 
 def pool(**fields: Any) -> urllib3.PoolManager:
-    return transport._pools.get(HttpTransport(**({"url": "https://host/x"} | fields)))
+    return transport._pool_for(HttpTransport(**({"url": "https://host/x"} | fields)))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_few_pools_are_kept() -> None:
         pool(connections=10 + number)
         assert pool() is kept
 
-    assert len(transport._pools._by_key) == 8
+    assert transport._pool.cache_info().currsize == 8
 
 
 def test_a_file_of_certificates_that_is_written_anew_is_read_again(
@@ -116,7 +116,7 @@ def test_a_file_of_certificates_that_is_written_anew_is_read_again(
     file = tmp_path / "ca.pem"
     file.touch()
     context = ssl.create_default_context()
-    monkeypatch.setattr(transport, "_tls_context", lambda _: context)
+    monkeypatch.setattr(transport, "_tls_context", lambda *_: context)
     first = pool(ca_bundle=str(file))
 
     assert pool(ca_bundle=str(file)) is first

@@ -21,9 +21,7 @@ from sluice.destinations.http.statuses import Verdict
 from sluice.destinations.http.transport import (
     Answer,
     HttpTransport,
-    LateAnswerError,
-    SendTimeoutError,
-    TooLargeAnswerError,
+    NoUsableAnswerError,
     UnreadableAnswerError,
     is_lasting,
     is_unanswered,
@@ -55,10 +53,10 @@ class HttpCall:
         transport: sends requests.
         headers: of every request, by their names in lower case.
         secrets: values that no message may show, whoever repeats them.
-        send: sends a request in the place of `transport`, in tests.
         clock: monotonic seconds.
 
     Attributes:
+        transport, clock: as given.
         counters: answers by the class of their status, and requests without a whole answer.
     """
 
@@ -68,7 +66,6 @@ class HttpCall:
         headers: Mapping[str, str],
         *,
         secrets: frozenset[str] = frozenset(),
-        send: Callable[[bytes, Mapping[str, str]], Answer] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         parts = urlsplit(transport.url)
@@ -76,7 +73,8 @@ class HttpCall:
         self._what = f"{transport.method} {redact_url(transport.url)}"
         self._headers = dict(headers)
         self._secrets = SecretFilter(secrets)
-        self._send = send or transport.send
+        self.transport = transport
+        self.clock = clock
         self.counters = Counters()
 
     def __call__(self, body: bytes) -> Answer:
@@ -88,15 +86,8 @@ class HttpCall:
         """
         self._contact.started()
         try:
-            answer = self._send(body, self._headers)
-        except (
-            http.HTTPError,
-            OSError,
-            SendTimeoutError,
-            LateAnswerError,
-            TooLargeAnswerError,
-            UnreadableAnswerError,
-        ) as error:
+            answer = self.transport.send(body, self._headers)
+        except (http.HTTPError, OSError, NoUsableAnswerError) as error:
             self.counters.add(unanswered=1)
             if isinstance(error, UnreadableAnswerError):
                 self._contact.answered()

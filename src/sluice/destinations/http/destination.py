@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,15 +65,11 @@ class HttpDestination(Destination[bytes]):
     """Sends JSON documents to an endpoint.
 
     Args:
-        transport: sends requests.
-        headers: of every request, by their names in lower case.
-        secrets: values that no message may show.
+        call: sends requests, and judges their errors.
         rules: what statuses mean.
         results: where answers have the results of single rows; None: an answer is about all rows.
         body: how documents become the body of a request.
         patience: seconds from a request on in which parts of it are sent, if it is rejected.
-        send: sends a request in the place of `transport`, in tests.
-        clock: monotonic seconds.
     """
 
     OPTIONS: ClassVar[Sequence[Option[Any]]] = http_options.HTTP_OPTIONS
@@ -87,34 +82,22 @@ class HttpDestination(Destination[bytes]):
         are_maximum=False,
     )
 
-    def __init__(  # noqa: PLR0913 - what a request is made of, and two for tests
+    def __init__(
         self,
-        transport: HttpTransport,
+        call: HttpCall,
         *,
-        headers: Mapping[str, str],
-        secrets: frozenset[str] = frozenset(),
         rules: StatusRules,
         results: ResultPaths | None = None,
         body: HttpBody | None = None,
         patience: float = math.inf,
-        send: Callable[[bytes, Mapping[str, str]], Answer] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._transport = transport
+        self._call = call
         self._body = body or HttpBody()
         self._rules = rules
         self._results = results
         self._patience = patience
-        self._clock = clock
         self._closings = 0  # a destination may be closed where the query starts, and then used
-        self._call = HttpCall(
-            transport,
-            {"user-agent": _user_agent(), "accept": "application/json"} | self._body.headers | dict(headers),
-            secrets=secrets,
-            send=send,
-            clock=clock,
-        )
-        self.name = f"http endpoint '{redact_url(transport.url)}'"
+        self.name = f"http endpoint '{redact_url(call.transport.url)}'"
 
     @classmethod
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> HttpDestination | None:
@@ -144,11 +127,9 @@ class HttpDestination(Destination[bytes]):
             ca_bundle=values.get(http_options.CA_BUNDLE),
             client_certificate=values.get(http_options.CLIENT_CERTIFICATE),
         )
-        secrets = http_options.secrets_from_options(values)
+        headers = {"user-agent": _user_agent(), "accept": "application/json"} | body.headers | headers
         return cls(
-            transport,
-            headers=headers,
-            secrets=secrets,
+            HttpCall(transport, headers, secrets=http_options.secrets_from_options(values)),
             rules=rules,
             results=results,
             body=body,
@@ -170,7 +151,7 @@ class HttpDestination(Destination[bytes]):
             ServiceError: no document is known to have been accepted, or none will be any more.
             OptionError: no connection can be made from the options.
         """
-        until, closings = self._clock() + self._patience, self._closings
+        until, closings = self._call.clock() + self._patience, self._closings
         answer = self._call(self._body.of(entries))
         result = self._judge(entries, answer)
         if result is not None:
@@ -178,7 +159,7 @@ class HttpDestination(Destination[bytes]):
         return self._find_rejected(
             entries,
             str(answer.status),
-            gives_up=lambda: self._closings != closings or self._clock() >= until,
+            gives_up=lambda: self._closings != closings or self._call.clock() >= until,
         )
 
     def is_fatal(self, error: Exception) -> bool:
@@ -201,7 +182,7 @@ class HttpDestination(Destination[bytes]):
     def close(self) -> None:
         """Ends the requests that are still running. Connections live as long as the process."""
         self._closings += 1
-        self._transport.end_requests()
+        self._call.transport.end_requests()
 
     # --- results of rows ------------------------------------------------------------------------------
 

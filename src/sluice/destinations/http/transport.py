@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import ssl
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -26,8 +26,7 @@ from sluice.instants import http_date
 __all__ = [
     "Answer",
     "HttpTransport",
-    "LateAnswerError",
-    "SendTimeoutError",
+    "NoUsableAnswerError",
     "TooLargeAnswerError",
     "UnreadableAnswerError",
     "is_lasting",
@@ -37,7 +36,6 @@ __all__ = [
 
 # An answer holds the results of one request. More than this is no answer to it.
 _MAX_ANSWER: Final = 16 * 1024 * 1024  # bytes
-_MAX_POOLS: Final = 8
 
 _SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
@@ -69,19 +67,23 @@ class Answer(NamedTuple):
         return None if until is None or now is None else max(0.0, (until - now).total_seconds())
 
 
-class TooLargeAnswerError(Exception):
+class NoUsableAnswerError(Exception):
+    """Something is there, but gives no answer that can be used."""
+
+
+class TooLargeAnswerError(NoUsableAnswerError):
     """An answer goes on and on."""
 
 
-class SendTimeoutError(Exception):
+class SendTimeoutError(NoUsableAnswerError):
     """Something takes connections, but does not read the request in time."""
 
 
-class LateAnswerError(Exception):
+class LateAnswerError(NoUsableAnswerError):
     """Something takes requests, but a request and its answer together take too long."""
 
 
-class UnreadableAnswerError(Exception):
+class UnreadableAnswerError(NoUsableAnswerError):
     """Something answers, but not with an answer that can be read.
 
     Attributes:
@@ -181,7 +183,7 @@ class HttpTransport:
 
     def _answer_to(self, body: bytes, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         try:
-            return _pools.get(self).urlopen(
+            return _pool_for(self).urlopen(
                 self.method,
                 self.url,
                 body=body,
@@ -226,13 +228,8 @@ def proxy_for(url: str, proxies: Mapping[str, str], bypass: Callable[[str], obje
 
 def is_lasting(error: Exception) -> bool:
     """Whether another attempt would fail in the same way, until somebody changes something."""
-    if isinstance(
-        error,
-        http.LocationValueError
-        | http.ProxySchemeUnknown
-        # The endpoint may have accepted the rows: each attempt would write them once more.
-        | TooLargeAnswerError,
-    ):
+    # If an answer is too large, the endpoint may have accepted the rows: each attempt would write them again.
+    if isinstance(error, http.LocationValueError | http.ProxySchemeUnknown | TooLargeAnswerError):
         return True
     text = f"{error} {getattr(error, 'original_error', '')}"
     if isinstance(error, http.ProxyError):
@@ -242,81 +239,62 @@ def is_lasting(error: Exception) -> bool:
 
 def is_unanswered(error: Exception) -> bool:
     """Whether it is open, after `error`, that anything answers at the endpoint."""
-    return not isinstance(
-        error,
-        http.ReadTimeoutError
-        | SendTimeoutError
-        | LateAnswerError
-        | TooLargeAnswerError
-        | UnreadableAnswerError,
-    )
+    return not isinstance(error, http.ReadTimeoutError | NoUsableAnswerError)
 
 
-class _Pools:
-    """The connections of this process, by what they need: destinations are made anew for every epoch."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_key: OrderedDict[object, urllib3.PoolManager] = OrderedDict()
-
-    def get(self, transport: HttpTransport) -> urllib3.PoolManager:
-        files = (transport.ca_bundle, transport.client_certificate)
-        proxy = proxy_for(transport.url, getproxies(), proxy_bypass)
-        # A file of certificates that was written anew is read again.
-        key = (proxy, transport.connections, transport.verify, *((each, _changed_at(each)) for each in files))
-        with self._lock:
-            pool = self._by_key.get(key)
-            if pool is None:
-                pool = self._by_key[key] = _new_pool(transport, proxy)
-                if len(self._by_key) > _MAX_POOLS:
-                    self._by_key.popitem(last=False)[1].clear()
-            self._by_key.move_to_end(key)
-            return pool
-
-
-_pools: Final = _Pools()
 # What `HttpTransport.send` is doing, in all threads.
 _running: Final[dict[Exchange, HttpTransport]] = {}
 
 
-def _changed_at(path: str | None) -> int | None:
+_File: TypeAlias = tuple[str | None, int | None]
+"""A path, and when the file was written last: one that was written anew is read again."""
+_pools_lock: Final = threading.Lock()
+
+
+def _pool_for(transport: HttpTransport) -> urllib3.PoolManager:
+    """The connections of this process, by what they need: destinations are made anew for every epoch."""
+    proxy = proxy_for(transport.url, getproxies(), proxy_bypass)
+    files = (_file(transport.ca_bundle), _file(transport.client_certificate))
+    with _pools_lock:
+        return _pool(proxy, transport.connections, transport.verify, *files)
+
+
+def _file(path: str | None) -> _File:
     try:
-        return None if path is None else Path(path).stat().st_mtime_ns
+        return path, None if path is None else Path(path).stat().st_mtime_ns
     except OSError:
-        return None
+        return path, None
 
 
-def _new_pool(transport: HttpTransport, proxy: str | None) -> urllib3.PoolManager:
-    context = _tls_context(transport)
-    if proxy is None:
-        manager = urllib3.PoolManager(maxsize=transport.connections, ssl_context=context)
-    else:
-        manager = _proxy_manager(transport, proxy, context)
+@lru_cache(maxsize=8)
+def _pool(
+    proxy: str | None, connections: int, verify: bool, ca_bundle: _File, client_certificate: _File
+) -> urllib3.PoolManager:
+    context = _tls_context(verify, ca_bundle[0], client_certificate[0])
+    try:
+        manager = (
+            urllib3.PoolManager(maxsize=connections, ssl_context=context)
+            if proxy is None
+            else proxy_manager(proxy, maxsize=connections, ssl_context=context)
+        )
+    except ValueError as error:
+        raise OptionError(f"option 'url' is reached through a proxy: {error}") from None
     manager.pool_classes_by_scheme = POOLS
     return manager
 
 
-def _proxy_manager(transport: HttpTransport, proxy: str, context: ssl.SSLContext) -> urllib3.ProxyManager:
+def _tls_context(verify: bool, ca_bundle: str | None, client_certificate: str | None) -> ssl.SSLContext:
     try:
-        return proxy_manager(proxy, maxsize=transport.connections, ssl_context=context)
-    except ValueError as error:
-        raise OptionError(f"option 'url' is reached through a proxy: {error}") from None
-
-
-def _tls_context(transport: HttpTransport) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=transport.ca_bundle)
+        context = ssl.create_default_context(cafile=ca_bundle)
     except (OSError, ValueError) as error:
-        raise OptionError(f"option 'caBundle' is {transport.ca_bundle!r}: {error}") from None
-    if not transport.verify:
+        raise OptionError(f"option 'caBundle' is {ca_bundle!r}: {error}") from None
+    if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if transport.client_certificate is not None:
+    if client_certificate is not None:
         try:
             # Without a password: OpenSSL would ask for one on the terminal.
-            context.load_cert_chain(transport.client_certificate, password="")
+            context.load_cert_chain(client_certificate, password="")
         except (OSError, ValueError) as error:
-            raise OptionError(
-                f"option 'clientCertificate' is {transport.client_certificate!r}: {error}"
-            ) from None
+            raise OptionError(f"option 'clientCertificate' is {client_certificate!r}: {error}") from None
     return context
