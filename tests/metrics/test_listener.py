@@ -41,7 +41,7 @@ def test_a_function_gets_the_figures_of_each_batch() -> None:
     assert seen[0].sink is not None
     assert seen[0].sink.records == SINK["records"]
     assert seen[1].sink is None  # it was of the first batch
-    assert seen[1].streams[0].reads_refused == 0
+    assert seen[1].streams[0].total("reads_refused") == 0
     listener.close()
     assert letterbox.is_closed
 
@@ -74,7 +74,7 @@ def test_an_idle_query_that_is_throttled_shows_it() -> None:
     listener.onQueryIdle(idle())
 
     (query,) = listener.board.queries
-    assert query.streams[0].reads_refused == 40
+    assert query.streams[0].total("reads_refused") == 40
     batches = [each.value for each in listener.board.samples() if each.metric.name == "sluice.query.batches"]
     assert batches == [1]
 
@@ -85,7 +85,7 @@ def test_letters_of_another_run_are_not_believed() -> None:
     letterbox.letters = [SOURCE | {"run_id": "another"}]
     listener.onQueryProgress(progress_event(PROGRESS))
 
-    assert listener.board.queries[0].streams[0].reads_refused is None
+    assert listener.board.queries[0].streams[0].total("reads_refused") is None
 
 
 def test_an_idle_query_keeps_the_figures_of_its_sink() -> None:
@@ -132,7 +132,7 @@ def test_letters_of_queries_that_are_not_ours_do_not_pile_up(
 
     assert seen[-1].sink is not None
     assert seen[-1].sink.records == 4
-    assert seen[-1].streams[0].reads_refused == 0
+    assert seen[-1].streams[0].total("reads_refused") == 0
     assert not caplog.records
 
 

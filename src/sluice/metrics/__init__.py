@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from sluice.errors import SluiceError
 from sluice.metrics.catalogue import METRICS, Metric, Sample
@@ -48,20 +49,13 @@ __all__ = [
 ]
 
 
-class _Late(NamedTuple):
-    """A module that is imported when its name is asked for, and the extra that it needs, if any."""
-
-    module: str
-    extra: str | None = None
-
-
-_LATE: Final = {
-    "CloudWatchExporter": _Late("sluice.metrics.cloudwatch"),
-    "OpenTelemetryExporter": _Late("sluice.metrics.opentelemetry", "opentelemetry"),
-    "PrometheusExporter": _Late("sluice.metrics.prometheus", "prometheus"),
-    "SluiceListener": _Late("sluice.metrics.listener", "spark"),
+_LATE: Final[Mapping[str, tuple[str, str | None]]] = {
+    "CloudWatchExporter": ("sluice.metrics.cloudwatch", None),
+    "OpenTelemetryExporter": ("sluice.metrics.opentelemetry", "opentelemetry"),
+    "PrometheusExporter": ("sluice.metrics.prometheus", "prometheus"),
+    "SluiceListener": ("sluice.metrics.listener", "spark"),
 }
-"""By the name that is asked for."""
+"""By the name that is asked for: the module that is imported then, and the extra that it needs, if any."""
 
 
 def __getattr__(name: str) -> Any:

@@ -9,11 +9,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sluice.metrics.catalogue import METRICS, Sample
-from sluice.metrics.figures import QueryMetrics, ShardMetrics, SinkMetrics, SourceMetrics, StreamMetrics
+from sluice.metrics.figures import (
+    AgentMetrics,
+    QueryMetrics,
+    ShardMetrics,
+    SinkMetrics,
+    SourceMetrics,
+    StreamMetrics,
+)
 
 __all__ = ["Board"]
 
 _Attributes = dict[str, str]
+_Figures = Iterator[tuple[str, _Attributes, float | None]]
+"""Metrics by name, with their attributes and values; None: unknown."""
 _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 _MOST_ENDED: Final = 200
@@ -46,6 +55,14 @@ class _Query:
     def shown(self) -> Iterator[tuple[_Series, float]]:
         """The counters that are shown."""
         return ((series, value) for series, value in self.totals.items() if series not in self.gone)
+
+    def samples(self) -> Iterator[Sample]:
+        """All series."""
+        for name, attributes, value in _gauges(self):
+            if value is not None:
+                yield Sample(METRICS[name], value, attributes)
+        for (name, series), value in self.shown:
+            yield Sample(METRICS[name], value, dict(series))
 
 
 class Board:
@@ -100,7 +117,7 @@ class Board:
     def samples(self) -> list[Sample]:
         """All series as of now."""
         with self._lock:
-            return [sample for query in self._queries.values() for sample in _samples(query)]
+            return [sample for query in self._queries.values() for sample in query.samples()]
 
     def counters(self) -> list[Sample]:
         """All counters, also of shards and queries that have ended, with their last figures."""
@@ -162,9 +179,9 @@ class Board:
             _add(query, "sluice.sink.refused", {**of_sink, "error.type": code}, count)
 
 
-def _run_totals(metrics: QueryMetrics) -> Iterator[tuple[str, _Attributes, int | None]]:
+def _run_totals(metrics: QueryMetrics) -> _Figures:
     """What the source has counted since the run began; None where that is unknown for the moment."""
-    for _, attributes, shard in _shards(metrics):
+    for attributes, shard in _shards(metrics):
         for publisher, records in (("polling", shard.polled), ("efo", shard.pushed)):
             yield "sluice.source.records", {**attributes, "sluice.publisher": publisher}, records
         yield "sluice.source.io", attributes, shard.bytes_read
@@ -172,68 +189,54 @@ def _run_totals(metrics: QueryMetrics) -> Iterator[tuple[str, _Attributes, int |
         yield "sluice.source.retries", attributes, shard.retries
 
 
-def _samples(query: _Query) -> Iterator[Sample]:
+def _gauges(query: _Query) -> _Figures:
     metrics = query.metrics
     of_query = _of_query(metrics)
     ended = metrics.timestamp + (metrics.batch_seconds or 0.0)
-    yield from _known("sluice.query.batch.duration", of_query, metrics.batch_seconds)
-    yield from _known("sluice.query.batch.time", of_query, ended)
-    yield from _known("sluice.query.event.time", of_query, query.event_time)
+    yield "sluice.query.batch.duration", of_query, metrics.batch_seconds
+    yield "sluice.query.batch.time", of_query, ended
+    yield "sluice.query.event.time", of_query, query.event_time
     for source in metrics.sources:
-        yield from _agent_samples(metrics, source)
+        if source.agent is not None:
+            yield from _of_agent({**of_query, "sluice.source": str(source.source)}, source.agent)
         for stream in source.streams.values():
-            yield from _stream_samples(_of_stream(metrics, source, stream), stream)
-    for _, attributes, shard in _shards(metrics):
-        yield from _known(
-            "sluice.source.lag",
-            {**attributes, "sluice.lag.basis": shard.lag_basis or ""},
-            _seconds(shard.millis_behind_latest),
-        )
+            yield from _of_shards(_of_stream(metrics, source, stream), stream)
+    for attributes, shard in _shards(metrics):
+        basis = {"sluice.lag.basis": shard.lag_basis or ""}
+        yield "sluice.source.lag", attributes | basis, _seconds(shard.millis_behind_latest)
     if (sink := query.sink) is not None:
         of_sink = {**of_query, "sluice.destination": sink.destination or ""}
-        yield from _known("sluice.sink.rate", of_sink, sink.rate)
-        yield from _known("sluice.sink.limit", of_sink, sink.limit)
+        yield "sluice.sink.rate", of_sink, sink.rate
+        yield "sluice.sink.limit", of_sink, sink.limit
         for part in ("p50", "p95", "max"):
-            yield from _known(
-                f"sluice.sink.send.duration.{part}", of_sink, getattr(sink, f"send_time_{part}")
-            )
-    for (name, series), value in query.shown:
-        yield Sample(METRICS[name], value, dict(series))
+            yield f"sluice.sink.send.duration.{part}", of_sink, getattr(sink, f"send_time_{part}")
 
 
-def _stream_samples(attributes: _Attributes, stream: StreamMetrics) -> Iterator[Sample]:
-    yield from _known("sluice.source.lag.max", attributes, _seconds(stream.max_millis_behind_latest))
-    yield from _known("sluice.source.lag.mean", attributes, _seconds(stream.mean_millis_behind_latest))
-    yield from _known("sluice.source.lag.min", attributes, _seconds(stream.min_millis_behind_latest))
-    yield from _known("sluice.source.shards", attributes, len(stream.shards))
+def _of_shards(attributes: _Attributes, stream: StreamMetrics) -> _Figures:
+    yield "sluice.source.lag.max", attributes, _seconds(stream.max_millis_behind_latest)
+    yield "sluice.source.lag.mean", attributes, _seconds(stream.mean_millis_behind_latest)
+    yield "sluice.source.lag.min", attributes, _seconds(stream.min_millis_behind_latest)
+    yield "sluice.source.shards", attributes, len(stream.shards)
     publishers = [shard.publisher for shard in stream.shards.values()]
-    if None not in publishers:
-        yield from _known("sluice.source.shards.pushed", attributes, publishers.count("efo"))
+    yield "sluice.source.shards.pushed", attributes, None if None in publishers else publishers.count("efo")
 
 
-def _agent_samples(metrics: QueryMetrics, source: SourceMetrics) -> Iterator[Sample]:
-    if (agent := source.agent) is None:
-        return
-    attributes = {**_of_query(metrics), "sluice.source": str(source.source)}
-    yield from _known(
-        "sluice.agent.up",
-        {**attributes, "sluice.agent.state": agent.state},
-        int(agent.state == "listening"),
-    )
-    yield from _known("sluice.agent.subscriptions", attributes, agent.subscribed)
-    yield from _known("sluice.agent.subscriptions.silent", attributes, agent.silent_subscriptions)
-    yield from _known("sluice.agent.workers", attributes, agent.workers)
-    yield from _known("sluice.agent.workers.silent", attributes, agent.silent_workers)
-    yield from _known("sluice.agent.buffer.usage", attributes, agent.buffered_bytes)
-    yield from _known("sluice.agent.buffer.limit", attributes, agent.buffer_size)
+def _of_agent(attributes: _Attributes, agent: AgentMetrics) -> _Figures:
+    yield "sluice.agent.up", {**attributes, "sluice.agent.state": agent.state}, agent.state == "listening"
+    yield "sluice.agent.subscriptions", attributes, agent.subscribed
+    yield "sluice.agent.subscriptions.silent", attributes, agent.silent_subscriptions
+    yield "sluice.agent.workers", attributes, agent.workers
+    yield "sluice.agent.workers.silent", attributes, agent.silent_workers
+    yield "sluice.agent.buffer.usage", attributes, agent.buffered_bytes
+    yield "sluice.agent.buffer.limit", attributes, agent.buffer_size
 
 
-def _shards(metrics: QueryMetrics) -> Iterator[tuple[StreamMetrics, _Attributes, ShardMetrics]]:
+def _shards(metrics: QueryMetrics) -> Iterator[tuple[_Attributes, ShardMetrics]]:
     for source in metrics.sources:
         for stream in source.streams.values():
             for shard in stream.shards.values():
                 attributes = {**_of_stream(metrics, source, stream), "sluice.shard.id": shard.shard}
-                yield stream, attributes, shard
+                yield attributes, shard
 
 
 def _of_query(metrics: QueryMetrics) -> _Attributes:
@@ -246,11 +249,6 @@ def _of_stream(metrics: QueryMetrics, source: SourceMetrics, stream: StreamMetri
         "sluice.source": str(source.source),
         "aws.kinesis.stream_name": stream.stream,
     }
-
-
-def _known(name: str, attributes: Mapping[str, str], value: float | None) -> Iterator[Sample]:
-    if value is not None:
-        yield Sample(METRICS[name], value, attributes)
 
 
 def _add(query: _Query, name: str, attributes: Mapping[str, str], value: float) -> None:

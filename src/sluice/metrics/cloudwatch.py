@@ -15,8 +15,7 @@ from sluice.aws.wire.sdk_deadlines import limit_requests
 from sluice.errors import SluiceError
 from sluice.metrics.board import Board
 from sluice.metrics.catalogue import Sample
-from sluice.metrics.exporters import Guard
-from sluice.metrics.figures import QueryMetrics
+from sluice.metrics.exporters import Exporter, Guard
 
 __all__ = ["CloudWatchExporter"]
 
@@ -36,7 +35,7 @@ _LEFT_OUT: Final = frozenset(("sluice.query.id", "sluice.lag.basis", "sluice.age
 """Attributes that are not sent: each new query and state would make a new metric, which is billed."""
 
 
-class CloudWatchExporter:
+class CloudWatchExporter(Exporter):
     """Sends the figures once a minute, in a thread of its own.
 
     CloudWatch bills each combination of name and dimensions as a metric of its own, so those of single shards
@@ -89,9 +88,6 @@ class CloudWatchExporter:
                 ) from error
         self._thread = threading.Thread(target=self._run, name="sluice-cloudwatch", daemon=True)
         self._thread.start()
-
-    def export(self, metrics: QueryMetrics) -> None:
-        """The next request has it."""
 
     def close(self) -> None:
         """Sends what was added since the last request, and ends the thread."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sluice.errors import SluiceError
 from sluice.metrics.board import Board
-from sluice.metrics.figures import QueryMetrics
+from sluice.metrics.exporters import Exporter
 
 __all__ = ["JSON_PATH", "JsonExporter", "Page"]
 
@@ -28,7 +28,7 @@ Page = Callable[[], tuple[str, bytes]]
 """Makes the content type and the body of a page."""
 
 
-class JsonExporter:
+class JsonExporter(Exporter):
     """Serves all figures as JSON, at ``/sluice.json``: the address that ``sluice top`` takes.
 
     There is no password: if other hosts can connect, let only those do who may see names of streams and how
@@ -87,9 +87,6 @@ class JsonExporter:
     def pages(self, board: Board) -> Mapping[str, Page]:
         """What is served, by path."""
         return {JSON_PATH: lambda: ("application/json", json.dumps(board.to_json()).encode())}
-
-    def export(self, metrics: QueryMetrics) -> None:
-        """Does nothing: the figures are served when they are asked for."""
 
     def close(self) -> None:
         """Ends the server."""

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from sluice.metrics.board import Board
 from sluice.metrics.figures import QueryMetrics
@@ -19,8 +19,8 @@ _LINE_INTERVAL: Final = 60.0
 """Seconds between two lines, at least."""
 
 
-class Exporter(Protocol):
-    """Shows figures somewhere."""
+class Exporter:
+    """Shows figures somewhere. By default, no method does anything."""
 
     def start(self, board: Board) -> None:
         """Called once, before anything is recorded.
@@ -39,20 +39,14 @@ class Exporter(Protocol):
         """Called when the listener is closed."""
 
 
-class CallableExporter:
+class CallableExporter(Exporter):
     """Calls a function with the figures of each batch."""
 
     def __init__(self, function: Callable[[QueryMetrics], object]) -> None:
         self._function = function
 
-    def start(self, board: Board) -> None:
-        """Nothing to start."""
-
     def export(self, metrics: QueryMetrics) -> None:
         self._function(metrics)
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 class Guard:

@@ -6,7 +6,7 @@ figure is never 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -51,7 +51,7 @@ class ShardMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamMetrics:
-    """The shards of one stream that a query reads; the sums are None if any shard's figure is unknown."""
+    """The shards of one stream that a query reads."""
 
     stream: str
     shards: Mapping[str, ShardMetrics] = field(default_factory=dict)
@@ -72,35 +72,10 @@ class StreamMetrics:
         lags = self._lags()
         return sum(lags) / len(lags) if lags else None
 
-    @property
-    def records(self) -> int | None:
-        """Of the last batch, before deaggregation."""
-        return _sum(each.records for each in self.shards.values())
-
-    @property
-    def bytes(self) -> int | None:
-        """Of the last batch."""
-        return _sum(each.bytes for each in self.shards.values())
-
-    @property
-    def polled(self) -> int | None:
-        """Records read by polling since the run began."""
-        return _sum(each.polled for each in self.shards.values())
-
-    @property
-    def pushed(self) -> int | None:
-        """Records read by fan-out since the run began."""
-        return _sum(each.pushed for each in self.shards.values())
-
-    @property
-    def reads_refused(self) -> int | None:
-        """Since the run began."""
-        return _sum(each.reads_refused for each in self.shards.values())
-
-    @property
-    def retries(self) -> int | None:
-        """Since the run began."""
-        return _sum(each.retries for each in self.shards.values())
+    def total(self, figure: str) -> int | None:
+        """A figure of `ShardMetrics`, such as ``records``, over all shards; None if any is unknown."""
+        known = [getattr(each, figure) for each in self.shards.values()]
+        return None if None in known else sum(known)
 
     def _lags(self) -> Sequence[int]:
         known = (each.millis_behind_latest for each in self.shards.values())
@@ -222,8 +197,3 @@ class QueryMetrics:
     def to_json(self) -> dict[str, Any]:
         """The figures as objects of JSON, with these names."""
         return asdict(self)
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    return None if any(each is None for each in known) else sum(each for each in known if each is not None)

@@ -11,6 +11,7 @@ from opentelemetry import metrics as otel
 
 from sluice.metrics.board import Board
 from sluice.metrics.catalogue import METRICS, Metric, Sample
+from sluice.metrics.exporters import Exporter
 from sluice.metrics.figures import QueryMetrics
 
 __all__ = ["OpenTelemetryExporter"]
@@ -19,7 +20,7 @@ _FRESH: Final = 0.5
 """Seconds for which the series that were made are used, so that one collection makes them once."""
 
 
-class OpenTelemetryExporter:
+class OpenTelemetryExporter(Exporter):
     """Makes observable instruments, which the application's meter provider reads when it exports.
 
     The application chooses where to: https://opentelemetry.io/docs/languages/python/exporters/.

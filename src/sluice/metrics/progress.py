@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sluice.errors import SluiceError
 from sluice.instants import MICROS_PER_SECOND, parse_instant
@@ -21,6 +22,16 @@ from sluice.source.model.figure_tables import figures_from_json
 from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Offsets, Position
 
 __all__ = ["merge_sink_progress", "read_progress"]
+
+# Figures of a shard, by their names in reports.
+_READS: Final = {
+    "records": "batchRecords",
+    "bytes": "batchBytes",
+    "polled": "polled",
+    "pushed": "pushed",
+    "bytes_read": "bytes",
+}
+_CALLS: Final = {"reads_refused": "refused", "retries": "retries"}
 
 
 def read_progress(
@@ -68,10 +79,9 @@ def merge_sink_progress(reports: Sequence[Mapping[str, Any]]) -> SinkMetrics | N
         name: sum(int(report.get(name) or 0) for report in reports)
         for name in ("records", "bytes", "requests", "retries", "refused", "timeouts", "dead_letters")
     }
-    codes: dict[str, int] = {}
+    codes: Counter[str] = Counter()
     for report in reports:
-        for code, count in (report.get("refused_by_code") or {}).items():
-            codes[str(code)] = codes.get(str(code), 0) + int(count)
+        codes.update(report.get("refused_by_code") or {})
     last = reports[-1]
 
     # Percentiles of several epochs do not add up, so the slowest epoch counts.
@@ -127,6 +137,7 @@ def _source(
     tasks, heard = _int(figures.get("tasks")), _int(figures.get("reportedTasks"))
     # If no task has reported, it is unknown what was read.
     knows_reads = heard is not None and (heard > 0 or tasks == 0)
+    names = _CALLS | _READS if knows_reads else _CALLS
     streams: dict[str, dict[str, ShardMetrics]] = {name: {} for name in sorted(end.streams)}
     for split, position in sorted(end.positions.items()):
         told = by_split.get(split.stream, {}).get(split.shard, {})
@@ -141,13 +152,7 @@ def _source(
             millis_behind_latest=lag,
             lag_basis=basis,
             publisher=told.get("publisher"),
-            records=_int(told.get("batchRecords")) if knows_reads else None,
-            bytes=_int(told.get("batchBytes")) if knows_reads else None,
-            polled=_int(told.get("polled")) if knows_reads else None,
-            pushed=_int(told.get("pushed")) if knows_reads else None,
-            bytes_read=_int(told.get("bytes")) if knows_reads else None,
-            reads_refused=_int(told.get("refused")),
-            retries=_int(told.get("retries")),
+            **{name: _int(told.get(key)) for name, key in names.items()},
         )
     return SourceMetrics(
         source=index,
