@@ -40,6 +40,14 @@ _EXISTS: Final = frozenset({"PreconditionFailed", "412"})
 _NOT_IMPLEMENTED: Final = frozenset({"NotImplemented", "501"})
 # AWS answers BadDigest to a body that its digest does not fit; other stores have other words.
 _WRONG_DIGEST: Final = re.compile(r".*(digest|checksum|md5).*", re.IGNORECASE)
+# A field that S3's answers have, and those of a proxy in front of it do not. Without it an answer is damaged.
+_REQUIRED: Final[Mapping[str, str]] = {
+    "CreateMultipartUpload": "UploadId",
+    # S3's own answer with status 200 may hold an error, or nothing. Only an ETag shows success.
+    "CompleteMultipartUpload": "ETag",
+    **dict.fromkeys(("UploadPart", "PutObject", "GetObject", "HeadObject"), "ETag"),
+    **dict.fromkeys(("ListMultipartUploads", "ListObjectsV2"), "IsTruncated"),
+}
 # Another write to the same key is in flight.
 _CONFLICT: Final = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
 
@@ -107,14 +115,7 @@ class Bucket:
 
     def create_upload(self, key: str, content_type: str) -> str:
         """Starts an upload; returns its id. If the answer is lost, that upload is an orphan."""
-        answer = self._call(
-            "CreateMultipartUpload",
-            key,
-            required="UploadId",
-            is_data=True,
-            Key=key,
-            ContentType=content_type,
-        )
+        answer = self._call("CreateMultipartUpload", key, is_data=True, ContentType=content_type)
         return str(answer["UploadId"])
 
     def upload_part(self, key: str, upload_id: str, number: int, body: bytes) -> dict[str, Any]:
@@ -122,31 +123,16 @@ class Bucket:
 
         S3 refuses checksums of an algorithm that the upload did not name. The SDK may send others by itself.
         """
-        answer = self._call(
-            "UploadPart",
-            key,
-            required="ETag",
-            Key=key,
-            UploadId=upload_id,
-            PartNumber=number,
-            Body=body,
-        )
+        answer = self._call("UploadPart", key, UploadId=upload_id, PartNumber=number, Body=body)
         checksum = f"Checksum{self._settings.named_checksum}"
         named = {checksum: answer[checksum]} if checksum in answer else {}
         return {"PartNumber": number, "ETag": answer["ETag"], **named}
 
     def complete_upload(self, key: str, upload_id: str, parts: Sequence[Mapping[str, Any]]) -> None:
         """Makes the object. Does nothing if the upload was completed before, and the object exists."""
+        made_of = {"Parts": [dict(part) for part in parts]}
         try:
-            # S3's own answer with status 200 may hold an error, or nothing. Only an ETag shows success.
-            self._call(
-                "CompleteMultipartUpload",
-                key,
-                required="ETag",
-                Key=key,
-                UploadId=upload_id,
-                MultipartUpload={"Parts": [dict(part) for part in parts]},
-            )
+            self._call("CompleteMultipartUpload", key, UploadId=upload_id, MultipartUpload=made_of)
         except ServiceError as error:
             if error.code not in _NOT_FOUND or not self.exists(key):
                 raise
@@ -154,7 +140,7 @@ class Bucket:
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Removes an upload and its parts, if it exists. Tidies up, so it has less patience than the rest."""
         try:
-            self._call("AbortMultipartUpload", key, backoff=_BACKOFF, Key=key, UploadId=upload_id)
+            self._call("AbortMultipartUpload", key, backoff=_BACKOFF, UploadId=upload_id)
         except ServiceError as error:
             if error.code not in _NOT_FOUND:
                 raise
@@ -174,9 +160,7 @@ class Bucket:
     def _uploads(self, target: str, **prefix: Any) -> Iterator[tuple[str, str]]:
         page: dict[str, Any] = {}
         while True:
-            answer = self._call(
-                "ListMultipartUploads", target, required="IsTruncated", EncodingType="url", **prefix, **page
-            )
+            answer = self._call("ListMultipartUploads", target, EncodingType="url", **prefix, **page)
             encoded = answer.get("EncodingType") == "url"
             for each in answer.get("Uploads", ()):
                 yield (unquote_plus(each["Key"]) if encoded else each["Key"]), each["UploadId"]
@@ -199,16 +183,7 @@ class Bucket:
         backoff: Backoff | None = None,
     ) -> None:
         """Puts an object in one request; replaces an existing one. `is_data`: it holds rows."""
-        self._call(
-            "PutObject",
-            key,
-            required="ETag",
-            is_data=is_data,
-            backoff=backoff,
-            Key=key,
-            Body=body,
-            ContentType=content_type,
-        )
+        self._call("PutObject", key, is_data=is_data, backoff=backoff, Body=body, ContentType=content_type)
 
     def check_puttable(self, key: str) -> None:
         """Raises ServiceError if `put` may not put this object. Puts none.
@@ -217,15 +192,7 @@ class Bucket:
         An endpoint that checks no digest takes the object, which is deleted then.
         """
         try:
-            self._call(
-                "PutObject",
-                key,
-                required="ETag",
-                backoff=_CHECK_BACKOFF,
-                Key=key,
-                Body=b"{}",
-                ContentMD5=_DIGEST_OF_NOTHING,
-            )
+            self._call("PutObject", key, backoff=_CHECK_BACKOFF, Body=b"{}", ContentMD5=_DIGEST_OF_NOTHING)
         except ServiceError as error:
             if _WRONG_DIGEST.fullmatch(error.code) is None:
                 raise
@@ -287,16 +254,7 @@ class Bucket:
 
     def _put_if_none(self, key: str, body: bytes, backoff: Backoff) -> bool:
         try:
-            self._call(
-                "PutObject",
-                key,
-                required="ETag",
-                backoff=backoff,
-                Key=key,
-                Body=body,
-                ContentType=_JSON,
-                IfNoneMatch="*",
-            )
+            self._call("PutObject", key, backoff=backoff, Body=body, ContentType=_JSON, IfNoneMatch="*")
         except ServiceError as error:
             if error.code in _EXISTS:
                 return False
@@ -306,9 +264,7 @@ class Bucket:
     def get(self, key: str) -> bytes | None:
         """The content of an object; None if it does not exist."""
         try:
-            answer = self._call(
-                "GetObject", key, required="ETag", read=lambda answer: read_stream(answer["Body"]), Key=key
-            )
+            answer = self._call("GetObject", key, read=lambda answer: read_stream(answer["Body"]))
         except ServiceError as error:
             if error.code == "NoSuchKey":  # a gateway in front of S3 may answer 404 for what exists
                 return None
@@ -333,7 +289,7 @@ class Bucket:
 
     def exists(self, key: str) -> bool:
         try:
-            self._call("HeadObject", key, required="ETag", Key=key)
+            self._call("HeadObject", key)
         except ServiceError as error:
             if error.code in _NOT_FOUND:
                 return False
@@ -342,7 +298,7 @@ class Bucket:
 
     def delete(self, key: str) -> None:
         """Deletes an object, if it exists."""
-        self._call("DeleteObject", key, Key=key)
+        self._call("DeleteObject", key)
 
     def keys(self, prefix: str) -> Iterator[str]:
         """The keys of all objects below `prefix`, sorted."""
@@ -356,18 +312,17 @@ class Bucket:
     def _objects(self, prefix: str) -> Iterator[Mapping[str, Any]]:
         page: dict[str, Any] = {}
         while True:
-            answer = self._call("ListObjectsV2", prefix, required="IsTruncated", Prefix=prefix, **page)
+            answer = self._call("ListObjectsV2", prefix, Prefix=prefix, **page)
             yield from answer.get("Contents", ())
             if not answer["IsTruncated"]:
                 return
             page = {"ContinuationToken": answer["NextContinuationToken"]}
 
-    def _call(  # noqa: PLR0913 - most have a default
+    def _call(
         self,
         operation: str,
         target: str,
         *,
-        required: str | None = None,
         read: Callable[[Any], Any] = lambda answer: answer,
         backoff: Backoff | None = None,
         is_data: bool = False,
@@ -377,23 +332,25 @@ class Bucket:
 
         Args:
             operation: as S3 spells it.
-            target: key or prefix, for messages.
-            required: a field that S3's answers have, and those of a proxy in front of it do not; an answer
-                without it is damaged, and the call is retried.
+            target: the key; of a listing, the prefix, for messages alone.
             read: makes the result from the answer; retried with the call.
             backoff: how it is retried; None: as the bucket is.
             is_data: see `ObjectSettings.parameters`.
-            parameters: of the call, without the bucket.
+            parameters: of the call, without the bucket and the key.
         """
         method = xform_name(operation)
+        key = {} if operation.startswith("List") else {"Key": target}
+        required = _REQUIRED.get(operation)
 
         def attempt() -> Any:
             client = self._make_client(self._connection, "s3")
             try:
                 own = self._settings.parameters(operation, is_data=is_data)
-                answer = getattr(client, method)(Bucket=self._name, **own, **parameters)
+                answer = getattr(client, method)(Bucket=self._name, **key, **own, **parameters)
                 self._has_answered = True
-                return read(_checked(answer, required))
+                if required is not None and required not in answer:
+                    raise DamagedAnswerError(f"the answer has no {required}")  # noqa: TRY301 - retried
+                return read(answer)
             except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
                 raise self._translated(error, operation, target) from None
 
@@ -417,9 +374,3 @@ class Bucket:
         if hint := hint_for(translated.code):
             translated.args = (f"{translated} ({hint})",)
         return translated
-
-
-def _checked(answer: Any, required: str | None) -> Any:
-    if required is not None and required not in answer:
-        raise DamagedAnswerError(f"the answer has no {required}")
-    return answer
