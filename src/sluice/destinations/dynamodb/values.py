@@ -7,9 +7,8 @@ Sizes: https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Capacity
 from __future__ import annotations
 
 import math
-import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any, Final
@@ -17,6 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sluice.destinations.common.entries import utf8_length
+from sluice.sink.rows.json_rows import inner_types
+from sluice.sink.rows.json_rows import unsupported_type as no_json_type
 
 __all__ = [
     "AttributeValue",
@@ -35,29 +36,10 @@ _Serializer = Callable[[Any], AttributeValue]
 NULL: Final[AttributeValue] = {"NULL": True}
 _MAX_DEPTH: Final = 32
 _MAX_DIGITS: Final = 38
+_TEXTS: Final = ("string", "char(", "varchar(")
 _UPPER_BOUND: Final = 1e126
 _SMALLEST: Final = 1e-130
 _COLLECTION_OVERHEAD: Final = 3  # bytes
-_SCALARS: Final = frozenset(
-    {
-        "bigint",
-        "binary",
-        "boolean",
-        "char",
-        "date",
-        "decimal",
-        "double",
-        "float",
-        "int",
-        "smallint",
-        "string",
-        "timestamp",
-        "timestamp_ntz",
-        "tinyint",
-        "varchar",
-        "void",
-    }
-)
 
 
 class UnsupportedValueError(ValueError):
@@ -76,33 +58,16 @@ def unsupported_type(kind: Any, depth: int = 1) -> str | None:
     """
     if depth > _MAX_DEPTH:
         return f"is nested deeper than {_MAX_DEPTH} levels"
-    if hasattr(kind, "elementType"):
-        return unsupported_type(kind.elementType, depth + 1)
-    if hasattr(kind, "keyType"):
-        return _unsupported_map(kind, depth)
-    if hasattr(kind, "fields"):
-        return _unsupported_struct(kind.fields, depth)
-    if _scalar(kind) in _SCALARS:
-        return None
-    return f"has type {kind.simpleString()}, which DynamoDB does not have: cast it to string"
-
-
-def _unsupported_map(kind: Any, depth: int) -> str | None:
-    if _scalar(kind.keyType) not in ("string", "char", "varchar"):
-        return f"has a map with keys of type {kind.keyType.simpleString()}: allowed is string"
-    return unsupported_type(kind.valueType, depth + 1)
-
-
-def _unsupported_struct(fields: Sequence[Any], depth: int) -> str | None:
-    names = [field.name for field in fields]
+    name, names = kind.simpleString(), [field.name for field in getattr(kind, "fields", ())]
     if "" in names or len(set(names)) < len(names):
         return "has a struct with a field that is there twice, or has no name"
-    return next(filter(None, (unsupported_type(field.dataType, depth + 1) for field in fields)), None)
-
-
-def _scalar(kind: Any) -> str:
-    """The name of a type without its parameters: ``decimal`` for ``decimal(10,2)``."""
-    return re.split(r"[( ]", kind.simpleString(), maxsplit=1)[0]
+    if hasattr(kind, "keyType") and not kind.keyType.simpleString().startswith(_TEXTS):
+        return f"has a map with keys of type {kind.keyType.simpleString()}: allowed is string"
+    if inner := inner_types(kind):
+        return next(filter(None, (unsupported_type(each, depth + 1) for each in inner)), None)
+    if name in ("void", "struct<>") or not no_json_type(kind, text_keys=True):
+        return None
+    return f"has type {name}, which DynamoDB does not have: cast it to string"
 
 
 # --- Arrow's types ------------------------------------------------------------------------------------
