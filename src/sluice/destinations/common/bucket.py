@@ -302,18 +302,15 @@ class Bucket:
 
     def keys(self, prefix: str) -> Iterator[str]:
         """The keys of all objects below `prefix`, sorted."""
-        return (each["Key"] for each in self._objects(prefix))
+        return (each.key for each in self.objects(prefix))
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
         """All objects below `prefix`, sorted by key."""
-        for each in self._objects(prefix):
-            yield StoredObject(each["Key"], each["Size"], micros_from_datetime(each["LastModified"]))
-
-    def _objects(self, prefix: str) -> Iterator[Mapping[str, Any]]:
         page: dict[str, Any] = {}
         while True:
             answer = self._call("ListObjectsV2", prefix, Prefix=prefix, **page)
-            yield from answer.get("Contents", ())
+            for each in answer.get("Contents", ()):
+                yield StoredObject(each["Key"], each["Size"], micros_from_datetime(each["LastModified"]))
             if not answer["IsTruncated"]:
                 return
             page = {"ContinuationToken": answer["NextContinuationToken"]}
