@@ -22,7 +22,6 @@ from fake_service import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.dynamodb import DynamoDbDestination, DynamoDbWrite
@@ -215,20 +214,13 @@ def test_what_a_table_is_called_decides_nothing(table: str) -> None:
     assert [each.entry for each in result.rejected] == [entries[1]]
 
 
-def test_a_table_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_by_its_arn(connections: list[ConnectionConfig]) -> None:
     """The ARN is sent. Its region is used unless the connection has one."""
-    seen = []
-
-    def client(connection: ConnectionConfig, service: str) -> Any:
-        seen.append(connection.region)
-        return client_for(CONNECTION, service)
-
     service = FakeService("dynamodb", lambda _, __: left_over())
-    monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", client)
     made = DynamoDbDestination(ConnectionConfig(), ARN)
     made.submit([put("a")])
 
-    assert seen == ["ap-south-1"]
+    assert [each.region for each in connections] == ["ap-south-1"]
     assert list(service.calls[0][1]["RequestItems"]) == [ARN]
     assert made.name == "dynamodb table 'orders'"
 

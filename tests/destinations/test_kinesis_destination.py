@@ -13,7 +13,6 @@ from fake_service import CONNECTION, FakeService, answer, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common import first_contact
 from sluice.destinations.kinesis import KinesisEntry, KinesisStreamsDestination
@@ -63,24 +62,15 @@ def test_a_request_holds_all_entries() -> None:
     assert [record.get("ExplicitHashKey") for record in sent["Records"]] == [None, "7", None]
 
 
-def test_a_stream_can_be_named_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_can_be_named_by_its_arn(connections: list[ConnectionConfig]) -> None:
     """The ARN is sent. Its region is used unless the connection has one."""
     arn = "arn:aws:kinesis:ap-south-1:123456789012:stream/orders"
     anywhere = replace(CONNECTION, region=None)
     service = FakeService("kinesis", lambda _, __: accepted(3))
-    seen = []
-
-    def client(connection: ConnectionConfig, name: str) -> Any:
-        seen.append(connection.region)
-        made = client_for(connection, name)
-        service.install(made)
-        return made
-
-    monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", client)
     made = KinesisStreamsDestination(anywhere, stream_arn=arn)
     made.submit(ENTRIES)
 
-    assert seen == ["ap-south-1"]
+    assert [each.region for each in connections] == ["ap-south-1"]
     assert service.calls[0][1]["StreamARN"] == arn
     assert "StreamName" not in service.calls[0][1]
     assert made.name == "kinesis stream 'orders'"

@@ -13,7 +13,6 @@ from fake_service import CONNECTION, OPTIONS, FakeService, answer, read_async_si
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations import read_sink
 from sluice.destinations.sqs import SqsDestination, SqsMessage
@@ -160,20 +159,13 @@ def test_sizes_count_attributes() -> None:
     )
 
 
-def test_the_default_region_is_that_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_region_is_that_of_the_url(connections: list[ConnectionConfig]) -> None:
     """SQS refuses requests that are signed for another region than the queue's."""
-    seen = []
-
-    def client(connection: ConnectionConfig, service: str) -> Any:
-        seen.append(connection.region)
-        return client_for(CONNECTION, service)
-
     FakeService("sqs", lambda _, __: results([0, 1]))
-    monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", client)
     for region in (None, "us-east-1"):
         SqsDestination(ConnectionConfig(region=region), URL).submit(AB)
 
-    assert seen == ["eu-west-1", "us-east-1"]
+    assert [each.region for each in connections] == ["eu-west-1", "us-east-1"]
 
 
 def test_the_limits_and_the_name() -> None:
@@ -308,20 +300,13 @@ def test_a_fifo_queue_gets_each_group_in_order(
     ],
 )
 def test_a_queue_s_url_says_where_it_is(
-    host: str, region: str, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
+    host: str, region: str, endpoint: str | None, connections: list[ConnectionConfig]
 ) -> None:
     """In every form that AWS documents. The SDK calls the region's own host unless it is told another one."""
-    seen: list[ConnectionConfig] = []
-
-    def client(connection: ConnectionConfig, service: str) -> Any:
-        seen.append(connection)
-        return client_for(CONNECTION, service)
-
     FakeService("sqs", lambda _, __: results([0, 1]))
-    monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", client)
     SqsDestination(ConnectionConfig(), f"https://{host}/123456789012/orders").submit(AB)
 
-    assert (seen[0].region, seen[0].endpoint_url) == (region, endpoint)
+    assert (connections[0].region, connections[0].endpoint_url) == (region, endpoint)
 
 
 def test_a_region_that_is_not_the_queue_s_is_refused() -> None:
