@@ -15,7 +15,7 @@ from sluice.destinations.dynamodb import DynamoDbDestination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
-from sluice.destinations.registry import CommittingDestinationClass, DestinationClass
+from sluice.destinations.registry import DestinationClass
 from sluice.destinations.s3 import S3Destination
 from sluice.destinations.sqs import SqsDestination
 from sluice.dynamodb_streams.options import SOURCE_OPTIONS as STREAMS_OPTIONS
@@ -41,7 +41,7 @@ DESTINATIONS: dict[str, type[DestinationClass]] = {
     "sqs": SqsDestination,
     "http": HttpDestination,
 }
-COMMITTING: dict[str, type[CommittingDestinationClass]] = {"s3": S3Destination}
+COMMITTING = {"s3": S3Destination}
 BACKOFF = re.compile(r"(?P<operation>\w+)(?P<part>MaxRetries|BackoffBase|BackoffMax|BackoffExponent)\Z")
 BLOCK = re.compile(r"(<!-- begin (?P<name>\w+) -->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
 

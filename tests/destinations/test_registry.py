@@ -138,7 +138,7 @@ def test_a_destination_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (f"{__name__}:NotOne", "has no OPTIONS, LIMITS, from_options"),
+        (f"{__name__}:NotOne", "has no OPTIONS, from_options, LIMITS"),
         (f"{__name__}:HalfCommitting", "has no from_options, create_writer"),
         (f"{__name__}:Nowhere", "cannot be loaded"),
         ("no.such.module:Name", "cannot be loaded"),

@@ -18,7 +18,7 @@ from sluice.destinations.common.object_settings import OBJECT_OPTIONS, ObjectSet
 from sluice.errors import OptionError
 from sluice.option_names import Explained
 from sluice.options import SPARK_KEYS, Option, OptionValues, read_options
-from sluice.sink import CommittingDestination, Destination, Origin, SinkLimits
+from sluice.sink import Origin, SinkLimits
 from sluice.sink.committing.epoch_commit import is_committing
 from sluice.sink.letters.dead_letters import CheckedDeadLetterQueue, LocalDeadLetterQueue
 from sluice.sink.options import (
@@ -44,7 +44,6 @@ from sluice.sink.user_code.loading import ConverterFactory, converter_factory, l
 __all__ = [
     "ENTRY_POINT_GROUP",
     "FORMAT",
-    "CommittingDestinationClass",
     "DestinationClass",
     "destination_class",
     "read_sink",
@@ -66,17 +65,18 @@ _PLANNED_BATCH: Final = "sluice.destinations.planned_batches:planned_batch"
 _CHECKPOINT: Final = "checkpointlocation"
 _S3_DEAD_LETTERS: Final = "sluice.destinations.s3_dead_letters:S3DeadLetterQueue"
 
-_REQUIRED: Final = ("OPTIONS", "LIMITS", "from_options")
-_REQUIRED_OF_COMMITTING: Final = ("OPTIONS", "from_options", "create_writer")
-
 _MODULE_AND_NAME: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
 
 
 class DestinationClass(Protocol):
     """What the class of a destination must have, besides the methods of `Destination`.
 
+    The class of a two-phase destination has the methods of `CommittingDestination` instead, and no `LIMITS`.
+
     Attributes:
-        OPTIONS: the destination's own options, without those of the sink and of the connection.
+        OPTIONS: the destination's own options, without those of the sink and of the connection. Of the sink's
+            options, only `destination`, `unknownColumns`, `progressListener`, `maxRetryDuration`, `txnAppId`
+            and `txnVersion` apply to a two-phase destination.
         LIMITS: the service's limits, which are the defaults of the batching options.
     """
 
@@ -84,29 +84,12 @@ class DestinationClass(Protocol):
     LIMITS: ClassVar[SinkLimits]
 
     @classmethod
-    def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> Destination[Any] | None:
+    def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> Any:
         """Makes the destination; calls no service.
 
-        Called on the driver to check the options, and in every task to write. An option that cannot work
-        is noted with ``values.reject``; the result may then be None.
+        Called on the driver to check the options, in every task to write, and where an epoch is committed. An
+        option that cannot work is noted with ``values.reject``; the result may then be None.
         """
-
-
-class CommittingDestinationClass(Protocol):
-    """What the class of a two-phase destination must have, besides the methods of `CommittingDestination`.
-
-    Attributes:
-        OPTIONS: the destination's own options. Of the sink's options, only `destination`,
-            `unknownColumns` and `progressListener` apply to it; the options of the connection do, too.
-    """
-
-    OPTIONS: ClassVar[Sequence[Option[Any]]]
-
-    @classmethod
-    def from_options(
-        cls, values: OptionValues, connection: ConnectionConfig
-    ) -> CommittingDestination[Any] | None:
-        """As `DestinationClass.from_options`; also called where an epoch is committed."""
 
 
 def read_sink(options: Mapping[str, str]) -> SinkSetup:
@@ -142,15 +125,13 @@ def read_sink(options: Mapping[str, str]) -> SinkSetup:
         for option in ASYNC_OPTIONS:
             if values.given(option) and option is not MAX_RETRY_DURATION:
                 values.reject(option.key, f"is not for destination '{name}', which does not send batches")
-        setup = _committing_setup(
-            cast("type[CommittingDestinationClass]", found), values, connection, options
-        )
+        setup = _committing_setup(found, values, connection, options)
     else:
         for option in TXN_OPTIONS:
             if values.given(option):
                 why = f"is for destinations that commit: '{name}' writes a repeated batch again"
                 values.reject(option.key, why)
-        setup = _async_setup(cast("type[DestinationClass]", found), values, connection, options)
+        setup = _async_setup(found, values, connection, options)
         if setup is not None and factory is not None:
             setup = _with_converter(setup, factory, values)
     values.check()
@@ -174,7 +155,7 @@ def _of_other_destinations(keys: Sequence[str], name: str) -> Iterator[Explained
 
 
 def _committing_setup(
-    found: type[CommittingDestinationClass],
+    found: type[DestinationClass],
     values: OptionValues,
     connection: ConnectionConfig,
     options: Mapping[str, str],
@@ -235,7 +216,7 @@ def _with_converter(setup: AsyncSinkSetup, factory: ConverterFactory, values: Op
     return replace(setup, create_converter=lambda: factory.create(values, setup.destination))
 
 
-def destination_class(name: str) -> type[DestinationClass | CommittingDestinationClass]:
+def destination_class(name: str) -> type[DestinationClass]:
     """Imports the class of a destination.
 
     Args:
@@ -255,7 +236,7 @@ def destination_class(name: str) -> type[DestinationClass | CommittingDestinatio
         loaded = load_object(location)
     except (ImportError, AttributeError) as error:
         raise _unusable(name, f"{location} cannot be loaded: {error}") from None
-    required = _REQUIRED_OF_COMMITTING if is_committing(loaded) else _REQUIRED
+    required = ("OPTIONS", "from_options", "create_writer" if is_committing(loaded) else "LIMITS")
     missing = [attribute for attribute in required if not hasattr(loaded, attribute)]
     if missing:
         raise _unusable(name, f"{location} has no {', '.join(missing)}")

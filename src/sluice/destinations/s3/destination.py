@@ -130,7 +130,7 @@ class S3Destination(CommittingDestination[Upload]):
 
     @classmethod
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> S3Destination | None:
-        """See `CommittingDestinationClass.from_options`."""
+        """See `DestinationClass.from_options`."""
         path = values.get(PATH)
         file_format = values.require(FILE_FORMAT)
         compressions = FORMATS[file_format].extensions
