@@ -67,6 +67,8 @@ def test_every_option_reaches_the_config() -> None:
         maxrecordspertrigger="5000",
         MAXBYTESPERTRIGGER="5MiB",
         maxTimeSpanPerTrigger="2m",
+        maxDrift="3s",
+        readRetryDuration="5m",
         shardDiscoveryInterval="500ms",
         shardsPerTask="4",
         deaggregate="false",
@@ -82,7 +84,7 @@ def test_every_option_reaches_the_config() -> None:
     assert config.connection.region == "eu-west-1"
     limits = Limits(5000, 5 * 1024 * 1024, 120_000_000)
     assert config.settings == SourceSettings(
-        limits, discovery_interval=0.5, splits_per_task=4, fail_on_data_loss=False
+        limits, 3.0, 0.5, splits_per_task=4, fail_on_data_loss=False, read_retry_duration=300.0
     )
     assert config.polling == Polling(100, 0.0)
     assert (config.shards_per_task, config.deaggregate) == (4, False)
@@ -495,14 +497,6 @@ def test_bad_options_of_agents_are_refused_by_name(
 def test_polling_without_an_agent_says_what_turns_it_on() -> None:
     message = refusal(streamName="orders", agentPorts="4000")
     assert "there is no agent, as 'agent' is none by default: set that to driver or workers" in message
-
-
-@pytest.mark.parametrize(
-    ("gone", "nearest"),
-    [("fanOutAgent", "agent"), ("pollingAgentPorts", "agentPorts"), ("fanOutEncryption", "agentEncryption")],
-)
-def test_keys_that_the_agents_had_for_each_publisher_are_unknown(gone: str, nearest: str) -> None:
-    assert nearest in refusal(streamName="orders", **{gone: "1"})
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:

@@ -176,7 +176,8 @@ class KinesisSource(LogSource):
     def pushed_cursors(self, task: ReadTask) -> FanOutCursors | None:
         if task.assignment is None:
             return None
-        from sluice.kinesis.task.cursors import FanOutCursors, start_agent_if_wanted  # noqa: PLC0415 - see above
+        from sluice.kinesis.task.agent_start import start_agent_if_wanted  # noqa: PLC0415 - see above
+        from sluice.kinesis.task.cursors import FanOutCursors  # noqa: PLC0415
 
         assignment = task.assignment.found_at(task.driver_host)
         start_agent_if_wanted(self.config, assignment)

@@ -63,15 +63,6 @@ def agent() -> Iterator[Agent]:
     ours.close()
 
 
-def test_subscriptions_wait_for_space_in_their_buffers(agent: Agent) -> None:
-    """All buffers of an agent share the bytes that the user has given it."""
-    buffer = ShardBuffer(START, BufferBudget(100))
-
-    assert agent._open_source(SplitId("clicks", "shardId-0"), START, buffer).space is buffer
-    manager = agent._shards
-    assert manager._budget._limit == 5 * 2**20  # type: ignore[union-attr]
-
-
 def test_an_agent_says_how_many_ranges_it_was_asked_for(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

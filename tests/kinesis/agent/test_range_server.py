@@ -11,9 +11,10 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from sluice.channels.channel import Address, Channel, connect
+from sluice.channels.channel import SPARK_DRIVER, Address, Channel, connect
 from sluice.kinesis.agent import range_server
-from sluice.kinesis.agent.range_server import ListenAt, RangeServer
+from sluice.kinesis.agent.range_server import RangeServer
+from sluice.kinesis.shared.launch import ON_THIS_HOST, AgentPlace
 from sluice.kinesis.shared.protocol import DONE, EVENT, JoinHub, ReadRange, Server, encode
 from sluice.source.logs.stream_log import IteratorStart
 from sluice.source.model.splits import SplitId
@@ -36,7 +37,7 @@ def connected(
 ) -> Iterator[Channel]:
     """A connection to a server that has these two functions."""
     with (
-        closing(RangeServer("127.0.0.1", SECRET, read, join)) as server,
+        closing(RangeServer(ON_THIS_HOST, SECRET, read, join)) as server,
         closing(connect(server.address, timeout=PATIENT)) as channel,
     ):
         yield channel
@@ -72,7 +73,7 @@ def test_an_agent_that_has_joined_keeps_no_task_waiting(monkeypatch: pytest.Monk
         leave.wait(PATIENT)
 
     with (
-        closing(RangeServer("127.0.0.1", SECRET, nothing, join)) as server,
+        closing(RangeServer(ON_THIS_HOST, SECRET, nothing, join)) as server,
         closing(connect(server.address, timeout=PATIENT)) as agent,
         closing(connect(server.address, timeout=PATIENT)) as task,
     ):
@@ -91,7 +92,7 @@ def test_a_request_that_makes_no_sense_closes_its_connection_alone(
     sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may be from a task with another version. No memory is set aside for what it claims to send."""
-    with closing(RangeServer("127.0.0.1", SECRET, nothing)) as server:
+    with closing(RangeServer(ON_THIS_HOST, SECRET, nothing)) as server:
         with closing(connect(server.address, timeout=PATIENT)) as channel, caplog.at_level(logging.WARNING):
             channel.send_some(sent)
             with pytest.raises((EOFError, ConnectionResetError)):
@@ -126,7 +127,7 @@ def test_without_a_thread_the_task_is_told_at_once(
     def start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with closing(RangeServer("127.0.0.1", SECRET, nothing)) as server:
+    with closing(RangeServer(ON_THIS_HOST, SECRET, nothing)) as server:
         with closing(connect(server.address, timeout=PATIENT)) as channel, monkeypatch.context() as exhausted:
             exhausted.setattr(threading.Thread, "start", start)
             channel.send(encode(REQUEST))
@@ -164,7 +165,7 @@ def test_an_agent_may_listen_on_ipv6() -> None:
     except OSError:
         pytest.skip("this host has no IPv6")
     with (
-        closing(RangeServer("::1", SECRET, nothing)) as server,
+        closing(RangeServer(AgentPlace("::1", "::1"), SECRET, nothing)) as server,
         closing(connect(server.address, timeout=PATIENT)) as channel,
     ):
         channel.send(encode(REQUEST))
@@ -184,7 +185,7 @@ def test_an_agent_may_be_found_elsewhere_than_it_listens() -> None:
         joined.set()
 
     with (
-        closing(RangeServer("", SECRET, nothing, join, listen_at=ListenAt(""))) as server,
+        closing(RangeServer(AgentPlace(SPARK_DRIVER, ""), SECRET, nothing, join)) as server,
         closing(connect(server.address.found_at("127.0.0.2"), timeout=PATIENT)) as channel,
     ):
         channel.send(encode(REQUEST))
@@ -197,18 +198,18 @@ def test_an_agent_may_be_found_elsewhere_than_it_listens() -> None:
 
 def test_an_agent_takes_a_free_port_of_a_range() -> None:
     """Firewalls are opened for a range, and a host may run agents of several queries."""
-    with closing(RangeServer("127.0.0.1", SECRET, nothing)) as other:
+    with closing(RangeServer(ON_THIS_HOST, SECRET, nothing)) as other:
         first = other.address.port
-        listen = ListenAt("127.0.0.1", (first, min(first + 30, 65_535)))
-        with closing(RangeServer("127.0.0.1", SECRET, nothing, listen_at=listen)) as server:
+        ports = first, min(first + 30, 65_535)
+        with closing(RangeServer(ON_THIS_HOST, SECRET, nothing, ports=ports)) as server:
             assert first < server.address.port <= first + 30
         with pytest.raises(OSError, match=f"no port from {first} to {first} is free"):
-            RangeServer("127.0.0.1", SECRET, nothing, listen_at=ListenAt("127.0.0.1", (first, first)))
+            RangeServer(ON_THIS_HOST, SECRET, nothing, ports=(first, first))
 
 
 def test_a_server_that_is_closed_lets_nobody_in() -> None:
     """Its port is free at once."""
-    server = RangeServer("127.0.0.1", SECRET, nothing)
+    server = RangeServer(ON_THIS_HOST, SECRET, nothing)
     address: Address = server.address
     server.close()
 

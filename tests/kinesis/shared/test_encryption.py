@@ -20,7 +20,7 @@ from sluice.channels.channel import Channel, connect
 from sluice.channels.tls import Certificate, make_certificate
 from sluice.errors import OptionError, SluiceError
 from sluice.kinesis.agent import agent as agent_module
-from sluice.kinesis.agent.range_server import ListenAt, RangeServer
+from sluice.kinesis.agent.range_server import RangeServer
 from sluice.kinesis.options.config import source_config_from_options
 from sluice.kinesis.planner import agent_place
 from sluice.kinesis.planner.agent_place import check_encryption
@@ -49,8 +49,7 @@ def serving(
     def read(_request: ReadRange) -> Iterator[bytes]:
         yield from (b"one", bytes(1_000_000))
 
-    place = ListenAt("127.0.0.1", None, certificate)
-    with closing(RangeServer("127.0.0.1", SECRET, read, join, listen_at=place)) as server:
+    with closing(RangeServer(ON_THIS_HOST, SECRET, read, join, certificate=certificate)) as server:
         yield server
 
 

@@ -383,18 +383,6 @@ def test_a_connection_is_not_used_for_the_next_call(caplog: pytest.LogCaptureFix
     assert caplog.messages == []
 
 
-def test_answers_of_other_operations_are_parsed_by_the_sdk() -> None:
-    """Our parser takes the answers of this operation only."""
-    body = json.dumps({"Shards": [{"ShardId": "shardId-000000000000"}]}).encode()
-    head = b"HTTP/1.1 200 OK\r\nx-amzn-RequestId: request-2\r\nContent-Length: %d\r\n\r\n" % len(body)
-
-    with serving(lambda it: it.send(head, body)) as server:
-        answer = client_for(config_of(server), "kinesis").list_shards(StreamName="s")
-
-    assert answer["Shards"] == [{"ShardId": "shardId-000000000000"}]
-    assert answer["ResponseMetadata"]["RequestId"] == "request-2"
-
-
 def test_the_answer_has_the_metadata_of_all_answers() -> None:
     """Logs and the clock's skew come from it."""
     with serving(lambda it: it.send(STREAM, chunk(IDLE), END)) as server:

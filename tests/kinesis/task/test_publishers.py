@@ -17,6 +17,7 @@ from sluice.channels.channel import Address, Channel, connect
 from sluice.errors import ServiceError
 from sluice.kinesis.agent.range_server import RangeServer
 from sluice.kinesis.agent.shard_buffer import RangeUnavailable
+from sluice.kinesis.shared.launch import ON_THIS_HOST
 from sluice.kinesis.shared.protocol import ReadRange
 from sluice.kinesis.task import publishers
 from sluice.kinesis.task.connection_pool import ConnectionPool
@@ -59,7 +60,7 @@ class Agent:
         self.unavailable = unavailable
         self.stands_still: threading.Event | None = None
         self.requests: list[ReadRange] = []
-        self.server = RangeServer("127.0.0.1", SECRET, self.read)
+        self.server = RangeServer(ON_THIS_HOST, SECRET, self.read)
         self.address = self.server.address
 
     def read(self, request: ReadRange) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ from sluice.channels.channel import Channel, connect
 from sluice.channels.tls import Certificate, load_certificate, make_certificate
 from sluice.errors import SluiceError
 from sluice.kinesis.agent.poller import Poller, PollerSettings, page_log
-from sluice.kinesis.agent.range_server import ListenAt, RangeServer
+from sluice.kinesis.agent.range_server import RangeServer
 from sluice.kinesis.agent.shard_buffer import RangeUnavailable, ShardBuffer
 from sluice.kinesis.agent.subscription_manager import (
     EventSource,
@@ -105,11 +105,12 @@ class Agent:
         workers = WorkerAgents(self.report) if assigns_to_workers else None
         join = None if workers is None else workers.join
         self.server = RangeServer(
-            setup.place.host,
+            setup.place,
             setup.secret,
             self._read,
             join,
-            listen_at=ListenAt(setup.place.bind, setup.agent.ports, _certificate_of(setup)),
+            ports=setup.agent.ports,
+            certificate=_certificate_of(setup),
         )
         address = self.server.address
         self.place = Server(address.host, address.port, address.start, address.fingerprint)

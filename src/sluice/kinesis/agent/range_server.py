@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -17,9 +16,10 @@ from sluice.channels.channel import Address, Channel
 from sluice.channels.tls import Certificate
 from sluice.errors import ServiceError
 from sluice.kinesis.agent.shard_buffer import RangeUnavailable
+from sluice.kinesis.shared.launch import AgentPlace
 from sluice.kinesis.shared.protocol import DONE, EVENT, UNAVAILABLE, JoinHub, ReadRange, decode_first_frame
 
-__all__ = ["ListenAt", "RangeServer"]
+__all__ = ["RangeServer"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,21 +34,6 @@ _LINGER: Final = 0.02
 _START_BYTES: Final = 16
 
 
-@dataclass(frozen=True)
-class ListenAt:
-    """Where a server listens.
-
-    Attributes:
-        bind: an address of this host, or its name; empty for all addresses.
-        ports: the first and the last port of the range from which it takes a free one; None: any.
-        certificate: for TLS; None: connections are not encrypted.
-    """
-
-    bind: str
-    ports: tuple[int, int] | None = None
-    certificate: Certificate | None = None
-
-
 class RangeServer:
     """Listens at a free port, and answers one request after the other on each connection.
 
@@ -56,12 +41,13 @@ class RangeServer:
     takes.
 
     Args:
-        host: where tasks find it.
+        place: where tasks find it, and where it listens.
         secret: a connection that does not prove that it knows it is closed.
         read: gives the events of a range; raises RangeUnavailable.
         join: takes the connection of an agent on a worker host, and returns when that agent is gone. None
             where no agent may join.
-        listen_at: where it listens, where that is not `host` at any port.
+        ports: the first and the last port of the range from which it takes a free one; None: any.
+        certificate: for TLS; None: connections are not encrypted.
 
     Raises:
         OSError: it can't listen there.
@@ -70,23 +56,24 @@ class RangeServer:
         address: where tasks connect.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who is served, and where
         self,
-        host: str,
+        place: AgentPlace,
         secret: bytes,
         read: Callable[[ReadRange], Iterator[bytes | memoryview]],
         join: Callable[[Channel, JoinHub], None] | None = None,
         *,
-        listen_at: ListenAt | None = None,
+        ports: tuple[int, int] | None = None,
+        certificate: Certificate | None = None,
     ) -> None:
         self._read = read
         self._join = join
-        place = listen_at or ListenAt(host)
-        listener = listen(place.bind, place.ports)
+        listener = listen(place.bind, ports)
         fingerprint, tls = b"", None
-        if (certificate := place.certificate) is not None:
+        if certificate is not None:
             fingerprint, tls = certificate.fingerprint, certificate.context
-        self.address = Address(host, listener.getsockname()[1], secret, os.urandom(_START_BYTES), fingerprint)
+        port, start = listener.getsockname()[1], os.urandom(_START_BYTES)
+        self.address = Address(place.host, port, secret, start, fingerprint)
         self._threads = ThreadPoolExecutor(_MOST_ANSWERS, "sluice-answer")
         self._no_thread = RareWarning()
         self._acceptor = Acceptor(listener, self.address, self._submit, tls=tls)

@@ -285,7 +285,7 @@ def _read_start(values: OptionValues, streams: tuple[StreamRef, ...]) -> Startin
             return PerShard.of(position, [stream.name for stream in streams]) if streams else PerShard()
         except OptionError as error:
             values.reject(STARTING.key, str(error))
-    if position == "TRIM_HORIZON":
+    if position == TRIM_HORIZON:
         return TRIM_HORIZON
     return LATEST if instant is None else AtTimestamp(instant)
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sluice.aws.names.shard_table import FORM, ShardTable, parse_shard_table, quoted
 from sluice.errors import OptionError
@@ -31,27 +31,15 @@ __all__ = [
     "TRIM_HORIZON",
     "AtTimestamp",
     "EndingPosition",
-    "Latest",
     "PerShard",
     "ShardStart",
     "StartingPosition",
-    "TrimHorizon",
     "ending_instant",
     "initial_positions",
     "shard_position",
     "starting_text",
     "time_position",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Latest:
-    """As a start: records that arrive from now on. As an end: records that are there now."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrimHorizon:
-    """The oldest record that the stream still has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +76,13 @@ class PerShard:
         return cls({SplitId(*key): start for key, start in table.resolve(streams).items()})
 
 
-StartingPosition = Latest | TrimHorizon | AtTimestamp | PerShard
-EndingPosition = Latest | AtTimestamp
+StartingPosition = Literal["LATEST", "TRIM_HORIZON"] | AtTimestamp | PerShard
+EndingPosition = Literal["LATEST"] | AtTimestamp
 
-LATEST: Final = Latest()
-TRIM_HORIZON: Final = TrimHorizon()
+LATEST: Final = "LATEST"
+"""As a start: records that arrive from now on. As an end: records that are there now."""
+TRIM_HORIZON: Final = "TRIM_HORIZON"
+"""The oldest record that the stream still has."""
 
 
 # --- parsing ------------------------------------------------------------------------------------------
@@ -214,7 +204,7 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
         if isinstance(start, PerShard):
             return _positions_by_shard(start, splits, now)
         position: Position = AtHorizon(pinned=now)
-        if isinstance(start, Latest):
+        if start == LATEST:
             # Some services cut arrival times to seconds: the next record must not seem to be older.
             position = AtTime(now // MICROS_PER_SECOND * MICROS_PER_SECOND, pinned=now)
         elif isinstance(start, AtTimestamp):
@@ -227,10 +217,8 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
 def starting_text(start: StartingPosition) -> str:
     """A starting position as the offset log keeps it, to tell later whether it was changed."""
     match start:
-        case Latest():
-            return "LATEST"
-        case TrimHorizon():
-            return "TRIM_HORIZON"
+        case str():
+            return start
         case AtTimestamp(instant=instant):
             return f"AT_TIMESTAMP {iso_instant(instant)}"
         case PerShard(positions=positions):

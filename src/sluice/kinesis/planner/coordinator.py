@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from sluice.kinesis.options.config import SourceConfig
-from sluice.kinesis.options.starting_positions import STARTING, Latest, ending_instant
+from sluice.kinesis.options.starting_positions import LATEST, STARTING, ending_instant
 from sluice.letterboxes import post
 from sluice.source.contracts import Coordinator
 from sluice.source.model.figure_tables import figures_to_json
@@ -72,7 +72,6 @@ class SourceCoordinator(Coordinator):
         self._reports = TaskReports(self._figures, "127.0.0.1" if spark.is_local else spark.bind or "")
         self._streams = sorted(stream.name for stream in source.config.streams)
         self._next_post = -math.inf
-        self._most_splits = _FEWEST_SPLITS
         super().__init__(source.create_enumerator(subscriptions=subscriptions, figures=self._figures))
 
     def restore(self, offsets: Offsets) -> None:
@@ -99,8 +98,7 @@ class SourceCoordinator(Coordinator):
         last_batch, pushed = self._reports.last_batch(), self.enumerator.pushed
         found: dict[SplitId, dict[str, Any]] = {}
         lag = self.enumerator.millis_behind_latest
-        self._most_splits = max(self._most_splits, 4 * len(lag))
-        self._figures.keep(self._most_splits)
+        self._figures.keep(max(_FEWEST_SPLITS, 4 * len(lag)))
         known = self._figures.splits()
         for split in {*known, *lag}:
             read, batch = known.get(split, SplitFigures()), last_batch.get(split, SplitFigures())
@@ -159,7 +157,7 @@ def plan_bounded_read(source: PlannedSource) -> Sequence[SplitRange]:
     Raises:
         SluiceError: as `StreamEnumerator.bounded`.
     """
-    if isinstance(source.config.start, Latest):
+    if source.config.start == LATEST:
         _log.warning("a batch read from LATEST finds next to nothing: see option '%s'", STARTING.key)
     enumerator = source.create_enumerator()
     try:

@@ -28,7 +28,7 @@ from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.shared.assignment import FanOutAssignment
 from sluice.kinesis.shared.launch import AgentPlace, WorkerAgentSetup, agent_command
 
-__all__ = ["AgentStarter", "address_towards", "start_agent_here"]
+__all__ = ["AgentStarter", "address_towards", "start_agent_if_wanted"]
 
 _log = logging.getLogger(__name__)
 
@@ -168,10 +168,11 @@ def _launch(setup: WorkerAgentSetup) -> subprocess.Popen[bytes]:
 _shared: Final = AgentStarter(_launch)
 
 
-def start_agent_here(config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
-    """Starts an agent on this host, unless there is one; see `AgentStarter.start`.
+def start_agent_if_wanted(config: SourceConfig, assignment: FanOutAssignment) -> None:
+    """Starts an agent on this host if agents run on the workers, unless there is one.
 
     If tasks of two processes start one each, the second agent is refused, and ends. An agent does not end
     with the task or its Python worker, but with the agent beside the driver.
     """
-    _shared.start(config, agent, assignment)
+    if config.agent is not None and config.agent.on_workers:
+        _shared.start(config, config.agent, assignment)

@@ -11,7 +11,7 @@ from typing import Final
 
 from sluice.channels.channel import Address, Channel, connect
 
-__all__ = ["ConnectionPool", "shared_pool"]
+__all__ = ["SHARED_POOL", "ConnectionPool"]
 
 _LIMIT: Final = 64
 """Idle connections kept to one agent: a task reads no more ranges side by side."""
@@ -77,9 +77,5 @@ class ConnectionPool:
         self._idle = {address: idle for address, idle in self._idle.items() if idle}
 
 
-_shared: Final = ConnectionPool()
-
-
-def shared_pool() -> ConnectionPool:
-    """The pool of this process: Spark runs one task after the other in it."""
-    return _shared
+SHARED_POOL: Final = ConnectionPool()
+"""The pool of this process: Spark runs one task after the other in it."""

@@ -6,7 +6,6 @@ from typing import Final
 
 from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.shared.assignment import FanOutAssignment
-from sluice.kinesis.task.agent_start import start_agent_here
 from sluice.kinesis.task.publishers import (
     AgentRecordPublisher,
     SubscriptionRecordPublisher,
@@ -20,18 +19,12 @@ from sluice.source.model.offsets import Position, SplitRange
 from sluice.source.model.splits import SplitId
 from sluice.source.reading.publisher import PublisherCursor, RecordPublisher
 
-__all__ = ["FanOutCursors", "start_agent_if_wanted"]
+__all__ = ["FanOutCursors"]
 
 _MAX_WAIT: Final = 2.0
 """Seconds without an event of the agent after which a task polls the rest of its range."""
 _MAX_WAIT_WITHOUT_POLLING: Final = 120.0
 """The same if a task may not poll: then it fails."""
-
-
-def start_agent_if_wanted(config: SourceConfig, assignment: FanOutAssignment) -> None:
-    """Starts an agent on this host where agents run on the workers; see `start_agent_here`."""
-    if config.agent is not None and config.agent.on_workers:
-        start_agent_here(config, config.agent, assignment)
 
 
 class FanOutCursors:

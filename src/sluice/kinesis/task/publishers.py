@@ -15,7 +15,7 @@ from sluice.kinesis.shared.protocol import DONE, EVENT, TAKEN_OVER, ReadRange, e
 from sluice.kinesis.subscriptions.event_stream import MAX_PAYLOAD
 from sluice.kinesis.subscriptions.events import decode_page
 from sluice.kinesis.subscriptions.subscriber import Subscriber, open_subscriber
-from sluice.kinesis.task.connection_pool import ConnectionPool, shared_pool
+from sluice.kinesis.task.connection_pool import SHARED_POOL, ConnectionPool
 from sluice.source.logs.cursor import iterator_start
 from sluice.source.logs.stream_log import Page
 from sluice.source.model.offsets import After, Position, SplitRange
@@ -71,9 +71,9 @@ class AgentRecordPublisher:
         *,
         max_wait: float,
         recoveries: int = 0,
-        pool: ConnectionPool | None = None,
+        pool: ConnectionPool = SHARED_POOL,
     ) -> None:
-        self._pool = pool or shared_pool()
+        self._pool = pool
         self._address = address
         self._recoveries = recoveries
         self._target = str(split_range.split)
@@ -126,7 +126,8 @@ class AgentRecordPublisher:
         self._return(channel)
         if kind == DONE:  # a page behind the last event is asked for only where the range ends with the shard
             return Page((), None, 0)
-        raise self._refused(bytes(body).decode(errors="replace"))
+        reason = bytes(body).decode(errors="replace")  # first, as mostly it is an error of the service
+        raise self._failed(f"{reason} (the agent at {self._address} can't serve {self._target})")
 
     def close(self) -> None:
         """Gives the connection back, or closes it where a part of the answer may still come."""
@@ -169,10 +170,6 @@ class AgentRecordPublisher:
     def _error(self, why: object) -> ServiceError:
         cause = str(why) or type(why).__name__
         return self._failed(f"the agent at {self._address} can't serve {self._target}: {cause}")
-
-    def _refused(self, reason: str) -> ServiceError:
-        """The error if the agent refused. Its reason comes first: mostly it is an error of the service."""
-        return self._failed(f"{reason} (the agent at {self._address} can't serve {self._target})")
 
     def _failed(self, message: str) -> ServiceError:
         return ServiceError(message, operation="SubscribeToShard", target=self._target, retryable=True)
