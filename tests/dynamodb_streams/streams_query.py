@@ -141,8 +141,9 @@ class StreamsQuery:
             log,
             _policy(log, fail=self._fail, expiry=expiry),
             ReadSettings(self._page_limit, 0.2, clock.sleep, clock=clock.elapsed),
+            split_range,
         )
-        return [int(record.sequence_number) for page in reader.read(split_range) for record in page]
+        return [int(record.sequence_number) for page in reader.read() for record in page]
 
     def _new_enumerator(self) -> StreamEnumerator:
         log, clock = new_log(self.model), self.model.clock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from memory_log import AnyLog, MemoryLog
@@ -11,7 +11,7 @@ from memory_subscriptions import NO_FAULTS, Faults, MemoryAgent
 
 from sluice.source.logs.cursor import Cursor
 from sluice.source.logs.data_loss import DataLossPolicy
-from sluice.source.logs.stream_log import Record
+from sluice.source.logs.stream_log import AnyRecord, Record
 from sluice.source.model.logged_offsets import LoggedOffsets
 from sluice.source.model.offsets import AtHorizon, AtTime, Expiry, Offsets, Position, SplitRange
 from sluice.source.model.read_figures import ReadFigures
@@ -83,6 +83,9 @@ def new_enumerator(
     return StreamEnumerator(settings, probe, planner, subscriptions=subscriptions)
 
 
+ReadRange = Callable[[SplitRange], Iterator[Sequence[AnyRecord]]]
+
+
 def new_reader(
     log: AnyLog,
     open_publisher: OpenPublisher | None = None,
@@ -93,8 +96,8 @@ def new_reader(
     pause: Callable[[float], None] | None = None,
     expiry: Mapping[str, Expiry] | None = None,
     figures: ReadFigures | None = None,
-) -> RangeReader:
-    """A reader as tasks use it.
+) -> ReadRange:
+    """Reads ranges as tasks do.
 
     Args:
         open_publisher: None: ranges are polled.
@@ -108,12 +111,15 @@ def new_reader(
         return PublisherCursor(log, data_loss, split_range, position, open_publisher, may_poll=may_poll)
 
     settings = ReadSettings(page_limit, 0.2, pause or log.sleep, clock=log.monotonic)
-    return RangeReader(log, data_loss, settings, open_cursor if open_publisher else None, figures)
+    opened = open_cursor if open_publisher else None
+    return lambda each: RangeReader(
+        log, data_loss, settings, each, open_cursor=opened, figures=figures
+    ).read()
 
 
-def read_range(reader: RangeReader, split_range: SplitRange) -> list[Record]:
+def read_range(reader: ReadRange, split_range: SplitRange) -> list[Record]:
     """All records of a range of a `MemoryLog`."""
-    records = [record for page in reader.read(split_range) for record in page]
+    records = [record for page in reader(split_range) for record in page]
     plain = [record for record in records if isinstance(record, Record)]
     assert len(plain) == len(records)
     return plain

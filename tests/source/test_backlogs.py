@@ -40,8 +40,8 @@ class Backlog:
         start, self.end = self.end, self._enumerator.advance(self.end)
         settings = ReadSettings(10_000, 0.2, self.log.sleep, self.log.monotonic)
         for split_range in self._enumerator.ranges(start, self.end):
-            reader = RangeReader(self.log, self._data_loss, settings)
-            self.read += sum(len(page) for page in reader.read(split_range))
+            reader = RangeReader(self.log, self._data_loss, settings, split_range)
+            self.read += sum(len(page) for page in reader.read())
 
     def run_available(self) -> None:
         """Plans and reads what is there now."""
@@ -89,7 +89,7 @@ def test_waits_for_the_limit_go_on_while_spark_takes_a_page() -> None:
     settings = ReadSettings(10_000, 0.2, backlog.log.sleep, backlog.log.monotonic)
     began = backlog.log.monotonic()
     pages = 0
-    for _ in RangeReader(backlog.log, backlog._data_loss, settings).read(split_range):
+    for _ in RangeReader(backlog.log, backlog._data_loss, settings, split_range).read():
         pages += 1
         backlog.log.sleep(3.0)
     assert pages >= 5

@@ -23,21 +23,6 @@ def query() -> Query:
     return made
 
 
-def test_the_newest_offsets_stay_the_same_object_until_something_is_new(query: Query) -> None:
-    """So a report of progress is written once."""
-    start = query.last_end
-    first = query.enumerator.newest(start)
-    query.plan()
-
-    assert query.enumerator.newest(query.last_end) is first
-    query.log.pass_time(5)
-    query.log.put("s", "more")
-    query.plan()
-
-    assert query.enumerator.newest(start) is not first
-    assert query.enumerator.newest(start) != first
-
-
 def test_what_a_batch_may_read_is_found_once_for_each_listing_and_each_end_of_a_split(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:

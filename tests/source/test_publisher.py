@@ -313,7 +313,7 @@ def test_a_reader_that_is_closed_closes_its_publisher() -> None:
     """A task that is stopped leaves no subscription behind."""
     log, records = filled_log(30)
     publisher = ScriptedPublisher(page(records[:5]), page(records[5:10]))
-    pages = Task(log, publisher).reader.read(SplitRange(S0, HORIZON, after(records[20])))
+    pages = Task(log, publisher).reader(SplitRange(S0, HORIZON, after(records[20])))
     assert next(pages) == records[:5]
     pages.close()  # type: ignore[attr-defined]  # it is a generator
     assert publisher.closed == 1
@@ -327,7 +327,7 @@ def test_a_fetcher_whose_consumer_leaves_closes_its_publisher() -> None:
 
     def read(split_range: SplitRange, pause: Callable[[float], None]) -> Iterator[Sequence[AnyRecord]]:
         try:
-            yield from Task(log, publisher, pause=pause).reader.read(split_range)
+            yield from Task(log, publisher, pause=pause).reader(split_range)
         finally:
             done.set()
 

@@ -151,7 +151,7 @@ def test_a_range_that_ends_before_it_starts_is_an_error() -> None:
     log.pass_time(5)
     backwards = SplitRange(S0, AtTime(log.now), After(records[-1].sequence_number))
     with pytest.raises(ServiceError, match="without it"):
-        list(new_reader(log, page_limit=100).read(backwards))
+        list(new_reader(log, page_limit=100)(backwards))
 
 
 def test_what_was_read_of_the_range_is_counted() -> None:
@@ -159,7 +159,7 @@ def test_what_was_read_of_the_range_is_counted() -> None:
     log, figures = new_log(), ReadFigures()
     records = put_many(log, 10)
     reader = new_reader(log, page_limit=4, figures=figures)
-    list(reader.read(SplitRange(S0, HORIZON, After(records[5].sequence_number))))
+    list(reader(SplitRange(S0, HORIZON, After(records[5].sequence_number))))
 
     assert figures.splits()[S0].polled == 6
     assert figures.splits()[S0].pushed == 0
@@ -183,8 +183,13 @@ def test_records_that_are_pushed_are_counted_apart() -> None:
     policy = new_policy(log)
     settings = ReadSettings(100, 0.2, log.sleep, clock=log.monotonic)
     reader = RangeReader(
-        log, policy, settings, lambda each, position: Pushed(log, policy, each.split, position), figures
+        log,
+        policy,
+        settings,
+        SplitRange(S0, HORIZON, After(records[5].sequence_number)),
+        open_cursor=lambda each, position: Pushed(log, policy, each.split, position),
+        figures=figures,
     )
-    list(reader.read(SplitRange(S0, HORIZON, After(records[5].sequence_number))))
+    list(reader.read())
 
     assert figures.splits()[S0] == SplitFigures(pushed=6, bytes=600)

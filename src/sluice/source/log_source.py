@@ -289,7 +289,9 @@ def _read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[Spli
             )
             settings = ReadSettings(source.page_limit, source.read_interval, pause, patience=patience)
             open_cursor = None if pushed is None else partial(pushed.open, log, data_loss)
-            yield from RangeReader(log, data_loss, settings, open_cursor, task.figures).read(split_range)
+            yield from RangeReader(
+                log, data_loss, settings, split_range, open_cursor=open_cursor, figures=task.figures
+            ).read()
 
     # One thread reads what is buffered. Every other range is waited for in a thread of its own, so these
     # come first.

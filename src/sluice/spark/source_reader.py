@@ -56,8 +56,8 @@ __all__ = ["BatchReader", "StreamReader", "make_stream_reader"]
 
 
 _REPORT_INTERVAL: Final = 1.0
-"""Seconds for which a report is not made again while nothing new is planned or found. Spark asks for one some
-90 times a second, and shows one every ten seconds; to make one for 10,000 shards takes 100 ms."""
+"""Seconds for which a report is not made again while no batch is planned. Spark asks for one some 90 times a
+second, and shows one every ten seconds; to make one for 10,000 shards takes 100 ms."""
 
 
 @dataclass
@@ -199,14 +199,13 @@ class StreamReader(DataSourceStreamReader):
 
 @dataclass(frozen=True)
 class _Reported:
-    """The last report, which Spark gets again while nothing new is planned or found, for a second at most.
+    """The last report, which Spark gets again until a batch is planned, for a second at most.
 
     Attributes:
-        newest, planned: offsets.
+        planned: the end of the batch that was planned last.
         until: when the report expires (monotonic seconds).
     """
 
-    newest: Any
     planned: Any
     until: float
     value: dict[str, Any]
@@ -246,12 +245,11 @@ if HAS_ADMISSION_CONTROL:
             if self._next_start is None:
                 return None
             coordinator, now = self._coordinator_here(), time.monotonic()
-            newest = coordinator.enumerator.newest(self._next_start)
             known = self._reported
-            is_same = known is not None and known.newest is newest and known.planned is self._planned
-            if known is None or not is_same or now >= known.until:
-                value = {**self._offsets.write(newest), **coordinator.report()}
-                self._reported = known = _Reported(newest, self._planned, now + _REPORT_INTERVAL, value)
+            if known is None or known.planned is not self._planned or now >= known.until:
+                newest = self._offsets.write(coordinator.enumerator.newest(self._next_start))
+                value = {**newest, **coordinator.report()}
+                self._reported = known = _Reported(self._planned, now + _REPORT_INTERVAL, value)
             return dict(known.value)
 
         @shorten_traceback

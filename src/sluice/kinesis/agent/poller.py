@@ -30,7 +30,6 @@ from sluice.kinesis.subscriptions.subscriber import Timing
 from sluice.retry import Backoff
 from sluice.source.logs.cursor import Cursor
 from sluice.source.logs.data_loss import DataLossPolicy
-from sluice.source.logs.page_cost import page_cost
 from sluice.source.logs.stream_log import IteratorStart, Page, StreamLog
 from sluice.source.model.offsets import HORIZON, AtTime, Position, before
 from sluice.source.model.read_figures import ReadFigures
@@ -173,7 +172,7 @@ class PollingPace:
         return max(0.0, self._next_read_at - now)
 
     def record_page(self, now: float, cost: float) -> None:
-        """A read was answered; the shard may be read again after `cost` seconds, see `page_cost`."""
+        """A read was answered; the shard may be read again after `cost` seconds, see `Page.cost`."""
         self._pause = self._shortest
         self._next_read_at = now + max(self._spread_pause(), cost)
 
@@ -286,7 +285,7 @@ class Poller:
         self._failures = 0
         self._last_size = len(page.body)
         now = self._clock()
-        self._pace.record_page(now, page_cost(page))
+        self._pace.record_page(now, page.cost)
         if not self._has_read:
             self._pace.delay(now, self._settings.settling)
         if page.count >= limit and page.millis_behind == 0:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from sluice.instants import MICROS_PER_SECOND
 from sluice.source.listing.listing import Listing
-from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, Expiry, Offsets, Position
+from sluice.source.model.offsets import Closed, Expiry, Offsets
 from sluice.source.model.splits import SplitId
 from sluice.source.probing.probe import Probe
 from sluice.source.state.split_state import SplitState
@@ -153,20 +153,7 @@ def _are_hints_due(start: Offsets, listing: Listing, states: Mapping[SplitId, Sp
         return True
     for split, state in states.items():
         position = start.position(split)
-        logged, known = (_last_known(p) for p in (position, state.unchanged_with_hints(position)))
+        logged, known = position.last_caught_up_at, state.unchanged_with_hints(position).last_caught_up_at
         if logged is not None and known is not None and known - logged > oldest[split.stream]:
             return True
     return False
-
-
-def _last_known(position: Position) -> int | None:
-    """The last instant (microseconds) at which no record after the position is known to have expired."""
-    match position:
-        case After():
-            return max(
-                (at for at in (position.arrival, position.caught_up_at) if at is not None), default=None
-            )
-        case AtHorizon() | AtTime():
-            return position.last_caught_up_at
-        case Closed():
-            return None

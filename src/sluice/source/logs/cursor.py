@@ -21,9 +21,6 @@ __all__ = ["Cursor", "iterator_start"]
 
 _log = logging.getLogger(__name__)
 
-_DOUBTFUL_PAGES = 1
-"""How many first pages of an iterator are not believed if they say that nothing is there."""
-
 
 def iterator_start(position: Position) -> IteratorStart:
     """Where to open an iterator, so that the record which `position` names comes first if it still exists."""
@@ -43,7 +40,6 @@ class Cursor:
 
     Attributes:
         position: all records before it have been returned, or were read before.
-        reopened: how often `reopen` has dropped the iterator.
 
     Args:
         log: the service.
@@ -55,13 +51,12 @@ class Cursor:
     def __init__(self, log: StreamLog, data_loss: DataLossPolicy, split: SplitId, position: Position) -> None:
         self.split = split
         self.position = position
-        self.reopened = 0
         self._log = log
         self._data_loss = data_loss
         self._iterator: str | None = None
         # Whether the record that the position names has been seen where it has to be.
         self._is_verified = expected_record(position) is None
-        self._doubtful_pages = 0
+        self._has_doubted = False  # the first page of the iterator
 
     def next_page(self, limit: int) -> Page:
         """Reads the next page, without records before the position. The page may hold no record.
@@ -74,9 +69,7 @@ class Cursor:
             ServiceError: the call failed, and retries did not help.
         """
         asked_at = self._log.server_time()
-        page = self._read(limit)
-        if page is None:  # read once more through a new iterator
-            page = self._read(limit)
+        page = self._read(limit) or self._read(limit)  # once more, through a new iterator
         if page is None:
             raise ServiceError(
                 f"GetRecords of {self.split}: a new iterator has expired at once",
@@ -86,7 +79,7 @@ class Cursor:
                 expired_iterator=True,
             )
         if self._is_doubtful(page):
-            self._doubtful_pages += 1
+            self._has_doubted = True
             return replace(page, millis_behind=max(1, page.millis_behind))
         self._check_start(page)
         is_tip = page.millis_behind == 0 and len(page.records) < limit and page.next_iterator is not None
@@ -111,14 +104,13 @@ class Cursor:
     def reopen(self) -> None:
         """Drops the iterator; the next page is read through a new one."""
         self._iterator = None
-        self.reopened += 1
 
     def _read(self, limit: int) -> Page | None:
         """One page; None where another iterator is needed."""
         is_new = self._iterator is None
         if self._iterator is None:
             self._iterator = self._open()
-            self._doubtful_pages = 0
+            self._has_doubted = False
             self._is_verified = expected_record(self.position) is None
             if self._iterator is None:
                 return Page((), None, 0)
@@ -170,7 +162,7 @@ class Cursor:
         to follow. No document rules out that a record follows nevertheless, so the next page is asked, too.
         """
         is_empty_tip = not page.records and page.next_iterator is not None and page.millis_behind == 0
-        return is_empty_tip and not self._is_verified and self._doubtful_pages < _DOUBTFUL_PAGES
+        return is_empty_tip and not self._is_verified and not self._has_doubted
 
     def _shows_start(self, page: Page) -> bool:
         """Whether the record that the position names is in this page if it exists.

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 from sluice.errors import ServiceError
 from sluice.instants import micros_from_seconds
@@ -27,6 +27,11 @@ __all__ = [
     "is_gone",
     "size_in_bytes",
 ]
+
+_SHARD_RATE: Final = 2 * 2**20
+"""Bytes a second that Kinesis lets all polling consumers of a shard read together."""
+_LONGEST_REFUSAL: Final = 5.0
+"""Seconds for which Kinesis refuses reads after a page, at most."""
 
 
 class AnyRecord(Protocol):
@@ -100,6 +105,16 @@ class Page:
     next_iterator: str | None
     millis_behind: int
     size: int = field(default=0, compare=False)
+
+    @property
+    def cost(self) -> float:
+        """Seconds after which a shard may surely be read again. 0 if the page's size is not known.
+
+        "If a call returns [10 MiB], subsequent calls made within the next 5 seconds throw
+        ProvisionedThroughputExceededException."
+        https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html
+        """
+        return min(self.size / _SHARD_RATE, _LONGEST_REFUSAL)
 
 
 @dataclass(frozen=True, slots=True)

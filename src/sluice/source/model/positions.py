@@ -78,6 +78,11 @@ class After:
     start_caught_up_at: int | None = field(default=None, compare=False)
 
     @property
+    def last_caught_up_at(self) -> int | None:
+        """The last instant (microseconds) at which no unread record had expired; None: unknown."""
+        return _latest(self.arrival, self.caught_up_at)
+
+    @property
     def sequence(self) -> int:
         """The sequence number, to compare by: numbers differ in length, so their texts do not compare."""
         return sequence_of(self.number)
@@ -117,7 +122,7 @@ class AtHorizon:
     @property
     def last_caught_up_at(self) -> int | None:
         """The last instant (microseconds) at which no unread record had expired; None: unknown."""
-        return max((at for at in (self.pinned, self.caught_up_at) if at is not None), default=None)
+        return _latest(self.pinned, self.caught_up_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ class AtTime:
     @property
     def last_caught_up_at(self) -> int:
         """The last instant (microseconds) at which no record is known to have followed this position."""
-        return self.instant if self.caught_up_at is None else max(self.instant, self.caught_up_at)
+        return max(self.instant, self.caught_up_at or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +160,19 @@ class Closed:
     start_caught_up_at: int | None = field(default=None, compare=False)
     unlisted_at: int | None = field(default=None, compare=False)
 
+    @property
+    def last_caught_up_at(self) -> None:
+        """Nothing is unread."""
+        return
+
 
 Position = After | AtHorizon | AtTime | Closed
 
 HORIZON = AtHorizon()
+
+
+def _latest(*instants: int | None) -> int | None:
+    return max((instant for instant in instants if instant is not None), default=None)
 
 
 def expected_record(position: Position) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from sluice.source.model.offsets import After, AtHorizon, AtTime, Closed, before
+from sluice.source.model.offsets import After, AtHorizon, Closed, before
 from sluice.source.model.splits import SplitId
 from sluice.source.state.split_state import Reach, SplitState
 
@@ -145,12 +145,5 @@ def _last_known(state: SplitState) -> int:
 
 def _known_since(state: SplitState) -> int:
     """A time before which no record arrived after the position of a split that has not been read since."""
-    match state.position:
-        case After(arrival=arrival, caught_up_at=caught_up_at):
-            return max(arrival or 0, caught_up_at or 0)
-        case AtTime(instant=instant, caught_up_at=caught_up_at):
-            return max(instant, caught_up_at or 0)
-        case AtHorizon(caught_up_at=caught_up_at):
-            return caught_up_at or 0
-        case Closed():
-            return 0
+    here = state.position  # records may be older than the query that starts at the oldest one
+    return (here.caught_up_at if isinstance(here, AtHorizon) else here.last_caught_up_at) or 0

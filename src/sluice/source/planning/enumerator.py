@@ -127,7 +127,6 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         self._has_checked_start = False
         self._nothing_new: _NothingNew | None = None
         self._figures = PlanFigures(self._clock)
-        self._newest: tuple[Offsets, Mapping[SplitId, Position], Offsets] | None = None
 
     def close(self) -> None:
         """Ends the planner's threads and the subscriptions, and closes the log."""
@@ -283,7 +282,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return frozenset(split for split, state in self._splits.states.items() if state.is_pushed)
 
     def newest(self, start: Offsets) -> Offsets:
-        """The newest positions that are known, planned or not; the same object while they stay the same."""
+        """The newest positions that are known, planned or not."""
         if self._nothing_new is not None and self._nothing_new.start is start:
             return start
         newer: dict[SplitId, Position] = {}
@@ -291,10 +290,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             if state.cut_points and split_id in start.positions:
                 last = state.cut_points[-1]
                 newer[split_id] = After(last.number, arrival=last.arrival)
-        if self._newest is None or self._newest[0] is not start or self._newest[1] != newer:
-            offsets = start.with_positions({**start.positions, **newer})
-            self._newest = (start, newer, offsets)
-        return self._newest[2]
+        return start.with_positions({**start.positions, **newer})
 
     # --- splits ---------------------------------------------------------------------------------------
 

@@ -6,25 +6,23 @@ away; a record that is missing is a data loss, and never makes the batch shorter
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sluice.errors import ServiceError, SluiceError
 from sluice.retry import Retrier, patient
 from sluice.source.logs.cursor import Cursor
 from sluice.source.logs.data_loss import DataLossPolicy
-from sluice.source.logs.page_cost import page_cost
 from sluice.source.logs.stream_log import AnyRecord, Page, StreamLog
 from sluice.source.model.offsets import After, Closed, Position, SplitRange, before
 from sluice.source.model.positions import sequence_of
 from sluice.source.model.read_figures import ReadFigures
-from sluice.source.model.splits import SplitId
 
 __all__ = ["OpenCursor", "RangeReader", "ReadSettings", "SplitReader"]
 
@@ -80,71 +78,122 @@ class ReadSettings:
     patience: float = 900.0
 
 
-class _PacedReads:
-    """Reads of one split: they wait while the service refuses them, and keep to its limit from then on.
+def _may_pass(error: SluiceError, cursor: Cursor) -> bool:
+    """Whether another read may succeed. What is pushed is not read again: its cursor goes over to polling."""
+    if isinstance(error, ServiceError) and (error.throttling or error.expired_iterator):
+        return True
+    return error.retryable and not cursor.is_pushed
 
-    A service without limits, such as an emulator, is read as fast as it answers.
+
+class RangeReader:
+    """Reads one exact range of a `StreamLog`.
+
+    Reads wait while the service refuses them, and keep to its limit from then on. A service without limits,
+    such as an emulator, is read as fast as it answers.
+
+    Args:
+        log: the service.
+        data_loss: told when records of the range are gone.
+        settings: page size and pauses.
+        split_range: the range.
+        open_cursor: None for a cursor that polls.
+        figures: count what was read.
     """
 
-    def __init__(self, split: SplitId, settings: ReadSettings) -> None:
-        self._split = split
+    def __init__(  # noqa: PLR0913 - what a task has for each range
+        self,
+        log: StreamLog,
+        data_loss: DataLossPolicy,
+        settings: ReadSettings,
+        split_range: SplitRange,
+        *,
+        open_cursor: OpenCursor | None = None,
+        figures: ReadFigures | None = None,
+    ) -> None:
+        self._log = log
+        self._data_loss = data_loss
         self._settings = settings
+        self._range = split_range
+        self._split = split_range.split
+        self._open_cursor = open_cursor or (lambda each, start: Cursor(log, data_loss, each.split, start))
+        self._figures = figures
+        self._retrier = Retrier(sleep=settings.pause, clock=settings.clock)
         self._is_throttled = False
         self._read_at = -math.inf
         self._cost = 0.0  # seconds until the service allows the next read
-        self._next_check = settings.clock() + _CHECK_INTERVAL
+        self._next_check = settings.clock() + _CHECK_INTERVAL  # most ranges are read before it
+        self._reopened = 0
 
-    def is_check_due(self) -> bool:
-        """Whether to check that the stream is still the same. Most ranges are read before the first check."""
-        now = self._settings.clock()
-        if now < self._next_check:
-            return False
-        self._next_check = now + _CHECK_INTERVAL
-        return True
+    def read(self) -> Iterator[Sequence[AnyRecord]]:
+        """Yields the records of the range. Aggregated records at its edges come whole.
 
-    def next_page(self, cursor: Cursor, limit: int) -> Page:
+        Raises:
+            DataLossError: records of the range are gone, and the query has to fail on data loss.
+            ServiceError: a call failed, and retries did not help.
+        """
+        start, end = self._range.start, self._range.end
+        try:
+            self._patiently(lambda: self._data_loss.check_start(self._split, start, end.start_caught_up_at))
+            with contextlib.closing(self._open_cursor(self._range, _start(self._range))) as cursor:
+                yield from self._pages(cursor)
+        except ServiceError as error:
+            if not error.missing:
+                raise
+            self._data_loss.report(f"{self._split} is gone, and the records of this batch with it: {error}")
+
+    def _pages(self, cursor: Cursor) -> Iterator[Sequence[AnyRecord]]:
+        limit, expected = self._settings.page_limit, self._range.expected
+        if expected is not None:  # little more: records after the end of the range are dropped
+            limit = min(limit, expected + expected // 4 + 100)
+        while True:
+            page = self._next_page(cursor, limit)
+            records = _until(page.records, self._range.end)
+            if records:
+                if self._figures is not None:  # a page that the range's end divides counts in part
+                    size = page.size * len(records) // len(page.records)
+                    self._figures.count_page(self._split, len(records), size, is_pushed=cursor.is_pushed)
+                yield records
+            if self._is_complete(cursor, page):
+                return
+            limit = self._settings.page_limit
+            self._pause(cursor)
+
+    # --- reads, paced -----------------------------------------------------------------------------------
+
+    def _next_page(self, cursor: Cursor, limit: int) -> Page:
         """The next page of a cursor. What fails for a reason that may pass is repeated, and said once.
 
         Raises:
             SluiceError: it failed for longer than `ReadSettings.patience`, or for good.
         """
+        clock, patience = self._settings.clock, self._settings.patience
         failing_since: float | None = None
-        wait = _SHORTEST_WAIT
+        pause = _SHORTEST_WAIT
         while True:
             try:
                 page = cursor.next_page(limit)
+                break
             except SluiceError as error:
-                now = self._settings.clock()
-                is_first = failing_since is None
+                now, is_first = clock(), failing_since is None
                 failing_since = now if failing_since is None else failing_since
-                if not _may_pass(error, cursor) or now - failing_since >= self._settings.patience:
+                if not _may_pass(error, cursor) or now - failing_since >= patience:
                     raise
                 if isinstance(error, ServiceError) and error.throttling:
                     self._wait(now, error)
                     continue
                 if is_first:
-                    patience = self._settings.patience
                     _log.warning(
                         "%s: reading fails; trying for up to %.0f s: %s", self._split, patience, error
                     )
-                self._settings.pause(wait)
-                wait = min(2 * wait, _LONGEST_WAIT)
-                continue
-            if failing_since is not None:
-                _log.info("%s: read again after %.0f s", self._split, self._settings.clock() - failing_since)
-            self._read_at = self._settings.clock()
-            self._cost = page_cost(page)
-            return page
-
-    def pause(self, cursor: Cursor) -> None:
-        """The pause between two pages. Pages that are pushed need none; the call ends an abandoned reader."""
-        if cursor.is_pushed:
-            self._settings.pause(0.0)
-            return
-        wait = self._read_at + self._cost - self._settings.clock() if self._is_throttled else 0.0
-        self._settings.pause(max(self._settings.interval, wait))
+            self._settings.pause(pause)
+            pause = min(2 * pause, _LONGEST_WAIT)
+        self._read_at, self._cost = clock(), page.cost
+        if failing_since is not None:
+            _log.info("%s: read again after %.0f s", self._split, self._read_at - failing_since)
+        return page
 
     def _wait(self, now: float, error: SluiceError) -> None:
+        """The wait after a read that was throttled."""
         wait = max(_SHORTEST_WAIT, self._read_at + self._cost - now)
         if not self._is_throttled:
             self._is_throttled = True
@@ -156,173 +205,94 @@ class _PacedReads:
             )
         self._settings.pause(wait)
 
-
-def _may_pass(error: SluiceError, cursor: Cursor) -> bool:
-    """Whether another read may succeed. What is pushed is not read again: its cursor goes over to polling."""
-    if isinstance(error, ServiceError) and (error.throttling or error.expired_iterator):
-        return True
-    return error.retryable and not cursor.is_pushed
-
-
-class RangeReader:
-    """The `SplitReader` of exact ranges of a `StreamLog`.
-
-    Args:
-        log: the service.
-        data_loss: told when records of the range are gone.
-        settings: page size and pauses.
-        open_cursor: None for cursors that poll.
-        figures: count what was read.
-    """
-
-    def __init__(
-        self,
-        log: StreamLog,
-        data_loss: DataLossPolicy,
-        settings: ReadSettings,
-        open_cursor: OpenCursor | None = None,
-        figures: ReadFigures | None = None,
-    ) -> None:
-        self._log = log
-        self._data_loss = data_loss
-        self._settings = settings
-        self._retrier = Retrier(sleep=settings.pause, clock=settings.clock)
-        self._open_cursor = open_cursor or self._poll
-        self._figures = figures
-
-    def read(self, split_range: SplitRange) -> Iterator[Sequence[AnyRecord]]:
-        """Yields the records of the range. Aggregated records at its edges come whole.
-
-        Raises:
-            DataLossError: records of the range are gone, and the query has to fail on data loss.
-            ServiceError: a call failed, and retries did not help.
-        """
-        try:
-            yield from self._read(split_range)
-        except ServiceError as error:
-            if not error.missing:
-                raise
-            self._data_loss.report(
-                f"{split_range.split} is gone, and the records of this batch with it: {error}"
-            )
-
-    def _read(self, split_range: SplitRange) -> Iterator[Sequence[AnyRecord]]:
-        check = partial(self._data_loss.check_start, split_range.split, split_range.start)
-        self._patiently(lambda: check(split_range.end.start_caught_up_at))
-        cursor = self._open_cursor(split_range, _start(split_range))
-        try:
-            yield from self._read_through(cursor, split_range)
-        finally:
-            cursor.close()
-
-    def _read_through(self, cursor: Cursor, split_range: SplitRange) -> Iterator[Sequence[AnyRecord]]:
-        limit = self._first_limit(split_range)
-        reads = _PacedReads(split_range.split, self._settings)
-        while True:
-            page = reads.next_page(cursor, limit)
-            records = _until(page.records, split_range.end)
-            if records:
-                if self._figures is not None:  # a page that the range's end divides counts in part
-                    size = page.size * len(records) // len(page.records)
-                    self._figures.count_page(
-                        split_range.split, len(records), size, is_pushed=cursor.is_pushed
-                    )
-                yield records
-            if self._is_complete(split_range, cursor, page, reads):
-                return
-            limit = self._settings.page_limit
-            reads.pause(cursor)
+    def _pause(self, cursor: Cursor) -> None:
+        """The pause between two pages. Pages that are pushed need none; the call ends an abandoned reader."""
+        if cursor.is_pushed:
+            self._settings.pause(0.0)
+            return
+        wait = self._read_at + self._cost - self._settings.clock() if self._is_throttled else 0.0
+        self._settings.pause(max(self._settings.interval, wait))
 
     def _patiently(self, call: Callable[[], ResultT]) -> ResultT:
         return self._retrier.call(patient(self._settings.patience), call)
 
-    def _poll(self, split_range: SplitRange, position: Position) -> Cursor:
-        return Cursor(self._log, self._data_loss, split_range.split, position)
+    # --- the end of the range ---------------------------------------------------------------------------
 
-    def _first_limit(self, split_range: SplitRange) -> int:
-        """Little more than the range holds: records after its end are dropped."""
-        limit, expected = self._settings.page_limit, split_range.expected
-        return limit if expected is None else min(limit, expected + expected // 4 + 100)
-
-    def _is_complete(self, split_range: SplitRange, cursor: Cursor, page: Page, reads: _PacedReads) -> bool:
+    def _is_complete(self, cursor: Cursor, page: Page) -> bool:
         """Whether the end of the range has been reached, or (after a data loss) cannot be reached."""
-        end = split_range.end
+        end = self._range.end
         if isinstance(end, Closed):
-            return page.next_iterator is None or (
-                page.millis_behind == 0 and self._is_recreated(split_range, reads)
-            )
+            return page.next_iterator is None or (page.millis_behind == 0 and self._is_recreated())
         last = sequence_of(page.records[-1].sequence_number) if page.records else None
         if last is not None and last >= end.sequence:
-            self._check_end(split_range, end, page.records)
+            self._check_end(end, page.records)
             return True
         if page.next_iterator is None:
-            return self._lost_end(split_range, end, "its end comes before it")
+            return self._lost_end(end, "its end comes before it")
         if last is None and page.millis_behind == 0:
-            return self._is_over_at_tip(split_range, end, cursor, reads)
+            return self._is_over_at_tip(end, cursor)
         return False
 
-    def _is_recreated(self, split_range: SplitRange, reads: _PacedReads) -> bool:
+    def _is_recreated(self) -> bool:
         """At the tip of a split that is to end: whether it is an open split of a new stream of that name."""
-        if split_range.created is None or not reads.is_check_due():
+        known, now = self._range.created, self._settings.clock()
+        if known is None or now < self._next_check:
             return False
-        created = self._patiently(lambda: self._log.describe(split_range.split.stream).created)
-        if created // 1000 == split_range.created // 1000:
+        self._next_check = now + _CHECK_INTERVAL
+        created = self._patiently(lambda: self._log.describe(self._split.stream).created)
+        if created // 1000 == known // 1000:
             return False
-        self._data_loss.report_recreated(split_range.split.stream, split_range.created, created)
+        self._data_loss.report_recreated(self._split.stream, known, created)
         return True
 
-    def _check_end(self, split_range: SplitRange, end: After, records: Sequence[AnyRecord]) -> None:
+    def _check_end(self, end: After, records: Sequence[AnyRecord]) -> None:
         """Reports a loss if the record that the end names is missing among records that pass the end."""
         place = bisect_left(records, end.sequence, key=lambda record: sequence_of(record.sequence_number))
         found = records[place].sequence_number
         if sequence_of(found) > sequence_of(end.position_record):
-            self._lost_end(split_range, end, f"the next record is {self._log.format_position(found)}")
+            self._lost_end(end, f"the next record is {self._log.format_position(found)}")
 
-    def _is_over_at_tip(
-        self, split_range: SplitRange, end: After, cursor: Cursor, reads: _PacedReads
-    ) -> bool:
+    def _is_over_at_tip(self, end: After, cursor: Cursor) -> bool:
         """At the tip without having met the end: whether the record of the end is gone, or only late."""
         here = cursor.position
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
             return True
-        start = before(end.position_record)
-        probe = self._first_page(Cursor(self._log, _Silent(self._data_loss), split_range.split, start), reads)
+        silent = _Silent(self._data_loss.log, fail=False, now=self._data_loss.now)
+        probe = self._first_page(Cursor(self._log, silent, self._split, before(end.position_record)))
         if probe.records and probe.records[0].sequence_number == end.position_record:
             # The record exists, so the iterator is wrong, or the range ends before it starts.
-            if cursor.reopened == _MAX_REOPENED:
+            if self._reopened == _MAX_REOPENED:
                 raise ServiceError(
-                    f"GetRecords of {split_range.split}: record {end.position_record}, where the batch ends, "
-                    f"is there, but reading from {split_range.start} comes to its tip without it",
+                    f"GetRecords of {self._split}: record {end.position_record}, where the batch ends, is "
+                    f"there, but reading from {self._range.start} comes to its tip without it",
                     operation="GetRecords",
-                    target=str(split_range.split),
+                    target=str(self._split),
                     retryable=True,
                 )
+            self._reopened += 1
             cursor.reopen()
             return False
-        return self._lost_end(split_range, end, "its tip comes before it")
+        return self._lost_end(end, "its tip comes before it")
 
-    def _first_page(self, cursor: Cursor, reads: _PacedReads) -> Page:
+    def _first_page(self, cursor: Cursor) -> Page:
         """The first page with a record, or that of the tip or the end. Empty pages may come before it."""
         while True:
-            page = reads.next_page(cursor, 1)
+            page = self._next_page(cursor, 1)
             if page.records or page.next_iterator is None or page.millis_behind == 0:
                 return page
-            reads.pause(cursor)
+            self._pause(cursor)
 
-    def _lost_end(self, split_range: SplitRange, end: After, why: str) -> bool:
+    def _lost_end(self, end: After, why: str) -> bool:
         gone = self._log.format_position(end.position_record)
         self._data_loss.report(
-            f"{self._log.split_name} {split_range.split}: record {gone}, where the batch ends, is gone, and "
-            f"others with it: {why}"
+            f"{self._log.split_name} {self._split}: record {gone}, where the batch ends, is gone, and others "
+            f"with it: {why}"
         )
         return True
 
 
 class _Silent(DataLossPolicy):
     """For a read that only asks whether a record still exists."""
-
-    def __init__(self, data_loss: DataLossPolicy) -> None:
-        super().__init__(data_loss.log, fail=False, now=data_loss.now)
 
     def report(self, what: str) -> None:
         del what

@@ -6,7 +6,6 @@ import math
 from collections import deque
 from typing import Final
 
-from sluice.source.logs.page_cost import page_cost
 from sluice.source.logs.stream_log import Page
 
 __all__ = ["ReadPace"]
@@ -60,7 +59,7 @@ class ReadPace:
         while self._counted_at and self._counted_at[0] + _WINDOW < now:
             self._counted_at.popleft()
         self._counted_at.append(now)
-        cost = 0.0 if page is None else page_cost(page)
+        cost = 0.0 if page is None else page.cost
         self._open_at = now + cost if cost > 1.0 else max(self._open_at, now - _ALLOWANCE) + cost
 
     def schedule(self, next_read_at: float) -> None:
