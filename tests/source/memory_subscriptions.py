@@ -128,7 +128,6 @@ class MemorySubscriptions:
         self.followed: list[Mapping[SplitId, Position]] = []
         self.is_down = False
         self.silent_until = -1.0
-        self.progresses = 0
         self.is_closed = False
 
     # --- Subscriptions ---
@@ -167,13 +166,11 @@ class MemorySubscriptions:
         is_quiet = self.log.now - subscription.heard_at >= SILENT_AFTER and not subscription.has_ended
         if not events and is_quiet:
             return None
-        self.progresses += 1
         return SubscriptionProgress(
             [cut_point(event) for event in events],
             0 if subscription.is_at_tip else 1000,
             subscription.has_ended,
             subscription.caught_up_at,
-            self.progresses,
         )
 
     def close(self) -> None:

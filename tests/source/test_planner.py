@@ -12,26 +12,6 @@ from sluice.errors import ServiceError
 from sluice.source.model.offsets import After
 
 
-def test_a_batch_ends_at_the_last_record_of_a_page_at_the_tip() -> None:
-    """Where few records have come one page has them all."""
-    log = new_log()
-    query = Query(log)
-    records = put_many(log, 5)
-    assert query.run_batch() == {S0: records}
-    assert query.position_of(S0)["after"] == records[-1].sequence_number
-
-
-def test_nothing_new_is_the_same_offset() -> None:
-    """Without news the planner returns the offset it was given, so Spark makes no batch."""
-    log = new_log(3)
-    query = Query(log)
-    put_many(log, 10)
-    query.run_to_end()
-    for _ in range(100):
-        log.pass_time(5)
-        assert query.run_batch() is None
-
-
 def test_most_triggers_make_no_call() -> None:
     """Spark asks some 90 times a second; a shard without news is read at most once a second."""
     log = new_log()
@@ -87,15 +67,6 @@ def test_a_closed_shard_is_planned_to_its_end_after_one_record() -> None:
     assert list(first) == [S0, *children]
     assert log.limits[0] == 1
     assert log.calls["GetShardIterator"] == 2 * 3  # the planner's and the tasks'
-    check_exactly_once(query, records)
-
-
-def test_an_empty_page_before_the_tip_is_read_past() -> None:
-    """By the planner as well as by tasks."""
-    log = new_log(2, empty_every=2)
-    query = Query(log, page_limit=10)
-    records = put_many(log, 500)
-    query.run_to_end()
     check_exactly_once(query, records)
 
 

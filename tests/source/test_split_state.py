@@ -25,10 +25,10 @@ def state_at(position: Position) -> SplitState:
 
 
 def progress(
-    *numbers: int, count: int = 1, tip: bool = False, caught_up_at: int | None = None, version: int = 0
+    *numbers: int, count: int = 1, tip: bool = False, caught_up_at: int | None = None
 ) -> SubscriptionProgress:
     points = [CutPoint(str(n), n, 10, count, n - count) for n in numbers]
-    return SubscriptionProgress(points, 0 if tip else 1000, caught_up_at=caught_up_at, version=version)
+    return SubscriptionProgress(points, 0 if tip else 1000, caught_up_at=caught_up_at)
 
 
 def page(*numbers: int, ends: bool = False, behind: int = 1000) -> Page:
@@ -66,14 +66,14 @@ def test_the_tip_of_a_split_that_was_closed_before_is_its_end() -> None:
     """Also where only the next page will say so. Its children may have older records than this answer."""
     for ending_sequence, reach in ((None, Reach.TIP), ("99", Reach.END)):
         state = state_at(After("5"))
-        state.relist(Split(S0, ending_sequence=ending_sequence))
+        state.split = Split(S0, ending_sequence=ending_sequence)
         state.record_page(page(10, behind=0), limit=3, asked_at=1_000)
         assert state.reach is reach
         assert earliest_unread(state, After("10")) == (1_000 if reach is Reach.TIP else None)
         assert earliest_unread(state, Closed()) == (10 if reach is Reach.TIP else None)
     newly_closed = state_at(After("5"))
     newly_closed.record_page(page(10, behind=0), limit=3, asked_at=1_000)
-    newly_closed.relist(Split(S0, ending_sequence="99"))
+    newly_closed.split = Split(S0, ending_sequence="99")
     assert newly_closed.is_newly_closed
     assert earliest_unread(newly_closed, After("10")) == 1_000  # it was still open then
 
@@ -83,7 +83,7 @@ def test_a_subscription_at_the_tip_says_nothing_of_the_children_of_a_closed_spli
     state = state_at(After("5"))
     state.adopt(progress(10, tip=True, caught_up_at=1_000))
     assert earliest_unread(state, After("10")) == 1_000
-    state.relist(Split(S0, ending_sequence="99"))
+    state.split = Split(S0, ending_sequence="99")
     assert earliest_unread(state, After("10")) == 10
 
 
@@ -156,7 +156,7 @@ def test_a_lag_is_not_known_when_no_answer_has_come_for_a_while() -> None:
     state.reads.mark_answered()
     assert state.lag(0, now=1020) == 0
     state.reads.mark_unanswered(1020, 900, throttled=False)
-    state.adopt(progress(tip=True, caught_up_at=9, version=1))
+    state.adopt(progress(tip=True, caught_up_at=9))
     assert state.lag(0, now=2000) == 0
 
 
@@ -248,18 +248,16 @@ class OneProgress:
 def test_a_progress_without_records_is_adopted_once() -> None:
     """Spark asks a hundred times a second, and hundreds of splits have no news."""
     state = state_at(After("5"))
-    subscriptions = OneProgress(progress(tip=True, caught_up_at=50, version=1))
-    tracker = SubscriptionTracker(subscriptions)
+    subscriptions = OneProgress(progress(tip=True, caught_up_at=50))
+    tracker = SubscriptionTracker(subscriptions, None)
     tracker.adopt([state], None)
     cursor = state.cursor
 
     tracker.adopt([state], None)
     assert (state.cursor, state.is_pushed, state.reach) == (cursor, True, Reach.TIP)
-    subscriptions.given = progress(7, tip=True, version=2)
+    subscriptions.given = progress(7, tip=True)
     tracker.adopt([state], None)
     assert numbers(state) == [7]
-    tracker.adopt([state], None)  # cut points have to be planned each time
-    assert state.caught_up_version is None
     subscriptions.given = None
     tracker.adopt([state], None)
     assert not state.is_pushed

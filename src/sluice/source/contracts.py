@@ -245,9 +245,7 @@ class Source(ABC):
 
     def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
         """The rows of a task. The default reads its ranges in their order, some record batches ahead."""
-        # Not beside the driver.
-        from sluice.source.reading.fetcher import prefetch  # noqa: PLC0415
-        from sluice.source.reading.rereading import read_patiently  # noqa: PLC0415
+        from sluice.source.reading.fetcher import prefetch, read_patiently  # noqa: PLC0415 - in tasks alone
 
         reader, patience = self.create_reader(), self.settings.read_retry_duration
         yield from prefetch(

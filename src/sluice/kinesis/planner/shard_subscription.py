@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from sluice.kinesis.shared.coverage import Coverage, exclusive_start
@@ -20,8 +20,6 @@ _LEFT_BEHIND_AFTER: Final = 10.0
 _SILENT_AFTER: Final = 10.0
 """After this many seconds without an event, a subscription is not believed to have nothing new. Even a shard
 without records sends an event every 5 s, so two are missing."""
-
-_versions: Final = itertools.count(1)
 
 
 class ShardSubscription:
@@ -54,10 +52,9 @@ class ShardSubscription:
         self._heard_at = clock()
         self._retry_at = 0.0
         self._left_behind_since: float | None = None
-        self._version = next(_versions)
         # Without an event the planner asks for the same progress a hundred times a second.
         self._progress: SubscriptionProgress | None = None
-        self._progress_of: tuple[int, Position] | None = None
+        self._progress_of: Position | None = None
 
     # --- what happens to it ---------------------------------------------------------------------------
 
@@ -74,7 +71,7 @@ class ShardSubscription:
         self._last_event = event
         self._heard_at = self._clock()
         self._cut_points.extend(progress.cut_points)
-        self._version = next(_versions)
+        self._progress = None
         return bool(progress.cut_points) or not (was_at_tip and progress.is_at_tip)
 
     def record_end(self, ended: SubscriptionEnded, *, retry_after: float) -> None:
@@ -94,7 +91,7 @@ class ShardSubscription:
             The sequence number up to which the agent may drop records; None where it knows that already.
         """
         self.position = position
-        self._version = next(_versions)
+        self._progress = None
         after = exclusive_start(position)
         if after is None or after <= self._acknowledged:
             return None
@@ -169,9 +166,9 @@ class ShardSubscription:
             return None
         # A position that is not covered is asked for again: equal positions may differ in `After.next`, and
         # one that has it may be covered when the other is not.
-        if self._progress is None or self._progress_of != (self._version, position):
+        if self._progress is None or self._progress_of != position:
             self._progress = self._progress_behind(self._last_event.progress, position)
-            self._progress_of = self._version, position
+            self._progress_of = position
         if self._progress is not None and not self._progress.cut_points and self.is_silent:
             return None
         return self._progress
@@ -184,9 +181,7 @@ class ShardSubscription:
         cut_points = self._cut_points
         if cut_points and cut_points[0].sequence <= passed:
             cut_points = [point for point in cut_points if point.sequence > passed]
-        return SubscriptionProgress(
-            tuple(cut_points), last.millis_behind, last.has_ended, last.caught_up_at, self._version
-        )
+        return replace(last, cut_points=tuple(cut_points))
 
 
 def _passed(position: Position) -> int:

@@ -112,24 +112,17 @@ class Lister:
         self._is_stale = False  # since the last listing was begun
         self._failing_since: float | None = None
 
-    def list_splits(self) -> Listing:
-        """Lists the splits of all streams now.
-
-        Raises:
-            ServiceError: a stream does not exist, or the service does not answer.
-        """
-        self._pending, self._is_stale = None, False
-        return self._accept(self._ask())
-
     def current(self) -> Listing:
         """The last listing; a new one where that is too old, stale or missing, and a new one can be had soon.
 
         Raises:
-            ServiceError: as `list_splits`, if there is no older listing, or the error will not pass.
+            ServiceError: a stream does not exist, or the service does not answer; if there is an older
+                listing, only where the error will not pass.
         """
         listing = self._listing
         if listing is None:
-            return self.list_splits()
+            self._is_stale = False
+            return self._accept(self._ask())
         if self._pending is None:
             if self._clock() < self._answered_at + (_SHORTEST_INTERVAL if self._is_stale else self._pause):
                 return listing

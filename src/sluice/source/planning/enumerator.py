@@ -117,7 +117,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         self._subscriptions = subscriptions
         self._clock = probe.settings.clock
         self._splits = SplitTracker(probe, planner, settings.max_family)
-        self._subscription_tracker = SubscriptionTracker(subscriptions)
+        self._subscription_tracker = SubscriptionTracker(subscriptions, planner.max_drift)
         self._lister = Lister(
             probe, settings.streams, settings.discovery_interval, map_splits=planner.pool.map
         )
@@ -175,26 +175,28 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
-        version = self._version
+        # Asked for before anything is looked at: what comes later is news.
+        version = 0 if self._subscriptions is None else self._subscriptions.version
         if self._has_nothing_new(start, version):
             return start
         listing = self._listing_for(start)
         expiry = self._loss.observe(start.expiry, listing)
         begin = self._begin(start, listing)
-        states, held = self._splits.move_to(begin, listing, limits)
-        ends = self._plan(states, held, limits)
-        is_log_due = self._loss.is_log_due(start, listing, self._splits.states, states)
+        readable, held = self._splits.move_to(begin, listing, limits)
+        ends = self._plan(readable, held, limits)
+        is_log_due = self._loss.is_log_due(start, listing, self._splits.states, readable)
         if not ends and begin is start and not is_log_due:
             self._nothing_new = self._nothing_new_until_read(start, listing, version)
             return start
         positions = self._splits.end_positions(begin, ends, listing, self._log.server_time())
         end = self._offsets(positions, listing, expiry, begin.starting, start.consumers)
-        found = {} if self._log.seeks_by_time else self._splits.found_starts(begin, ends)
-        if begin is start and start != self._initial and not found:
-            return end
-        # The log does not say where this batch begins: it is the first one, which Spark may run again after
-        # a restart, or splits were lost, found or added before it.
-        return replace(end, start=self._splits.with_hints({**begin.positions, **found}))
+        found = self._splits.found_starts(begin, ends)
+        # Whether Spark's log does not say where this batch begins: splits were lost, found or added before
+        # it, or it is the first one, which Spark may run again after a restart.
+        begins_elsewhere = begin is not start or start == self._initial or found
+        if begins_elsewhere:
+            end = replace(end, start=self._splits.with_hints({**begin.positions, **found}))
+        return end
 
     def _listing_for(self, start: Offsets) -> Listing:
         """The splits that exist, among them all that a batch from `start` needs."""
@@ -220,13 +222,11 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         self._subscription_tracker.follow(
             {split: state for split, state in self._splits.states.items() if split not in self._splits.held}
         )
-        spans = [span for span in (limits.span, self._planner.max_drift) if span is not None]
-        self._subscription_tracker.adopt(states, min(spans, default=None), self._planner.max_drift)
+        self._subscription_tracker.adopt(states, limits.span)
         ends = self._planner.plan(states, limits, held)
-        if any(state.reads.is_missing or (state.has_ended and not state.split.is_closed) for state in states):
-            self._lister.mark_stale()
         for state in states:
-            state.reads.forget_missing()
+            if state.reads.take_missing() or (state.has_ended and not state.split.is_closed):
+                self._lister.mark_stale()
         self._figures.observe(states, ends)
         return ends
 
@@ -317,10 +317,6 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
                     text,
                     self._settings.starting,
                 )
-
-    @property
-    def _version(self) -> int:
-        return 0 if self._subscriptions is None else self._subscriptions.version
 
     def _has_nothing_new(self, start: Offsets, version: int) -> bool:
         """Whether a search from `start` cannot find anything new yet. Spark asks some 90 times a second, so

@@ -127,8 +127,10 @@ class SplitTracker:
     def found_starts(self, begin: Offsets, ends: Collection[SplitId]) -> dict[SplitId, Position]:
         """By split, the first record found at or after the time at which the batch begins there.
 
-        Tasks start at that record where the log cannot seek by time.
+        Tasks start at that record where the log cannot seek by time. If it can, there are none.
         """
+        if self._probe.log.seeks_by_time:
+            return {}
         return {
             split: before(number)
             for split in ends
@@ -156,7 +158,7 @@ class SplitTracker:
         state = self.states.get(split.id)
         if state is None or not state.can_advance_to(position):
             return self._new_state(split, position)
-        state.relist(split)
+        state.split = split
         state.advance_to(position)
         return state
 

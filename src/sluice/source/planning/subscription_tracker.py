@@ -21,10 +21,12 @@ class SubscriptionTracker:
 
     Args:
         subscriptions: None where there are none. Then the tracker does nothing.
+        max_drift: see `PlannerSettings`.
     """
 
-    def __init__(self, subscriptions: Subscriptions | None) -> None:
+    def __init__(self, subscriptions: Subscriptions | None, max_drift: int | None) -> None:
         self._subscriptions = subscriptions
+        self._max_drift = max_drift
         self._covered: set[SplitId] = set()
         self._has_planned = False
 
@@ -44,27 +46,24 @@ class SubscriptionTracker:
         if self._subscriptions is not None:
             self._subscriptions.follow({split: state.position for split, state in readable.items()})
 
-    def adopt(
-        self, states: Collection[SplitState], max_span: int | None, max_drift: int | None = None
-    ) -> None:
+    def adopt(self, states: Collection[SplitState], max_span: int | None) -> None:
         """Brings the states of pushed splits up to date; the other splits are left to probes.
 
         Args:
-            max_span: how much arrival time one event may cover (microseconds), since batches end between
-                events. None: any.
-            max_drift: see `PlannerSettings`.
+            max_span: how much arrival time a batch may cover (microseconds); None: any. Batches end between
+                events, so no event may cover more, nor more than `max_drift`.
         """
         if self._subscriptions is None:
             return
+        spans = [span for span in (max_span, self._max_drift) if span is not None]
+        max_span = min(spans, default=None)
         for state in states:
             progress = self._subscriptions.progress(state.split.id, state.position)
-            if progress is not None and _hides_end(state.split, progress):
+            if progress is not None and not _tells_end(state.split, progress):
                 progress = None
-            if progress is not None and state.is_pushed and progress.version == state.caught_up_version:
-                continue  # Spark asks some 90 times a second, and most splits have nothing new
-            state.leave_to_probes()
-            if progress is not None and _is_behind(progress):
-                progress = None
+            if progress is not None and state.is_pushed and state.idle_progress is progress:
+                continue  # most splits have nothing new
+            state.is_pushed = False
             self._log_coverage(state.split.id, is_covered=progress is not None)
             # A run with a target must not end before it because events are on their way. Where an event
             # covers too much, probes find closer cut points. They stay: not every probe may read each time.
@@ -76,8 +75,8 @@ class SubscriptionTracker:
                 state.adopt(progress)
             if not _keeps_to(max_span, state.cut_points):
                 state.reset()
-        if max_drift is not None:
-            _leave_holding_back(states, max_drift)
+        if self._max_drift is not None:
+            _leave_holding_back(states, self._max_drift)
 
     def _log_coverage(self, split: SplitId, *, is_covered: bool) -> None:
         if is_covered and split not in self._covered:
@@ -91,20 +90,13 @@ class SubscriptionTracker:
             )
 
 
-def _is_behind(progress: SubscriptionProgress) -> bool:
-    """Whether a subscription brings nothing though it is behind the tip.
+def _tells_end(split: Split, progress: SubscriptionProgress) -> bool:
+    """Whether a subscription tells where a batch may end. If it does not, a probe finds out.
 
-    Batches may have come far ahead of it by polling. It then pushes records that have been read.
+    A closed split whose subscription is at the tip has not been said to have ended. A subscription that
+    brings nothing behind the tip pushes records that polling has read.
     """
-    return not (progress.cut_points or progress.is_at_tip or progress.has_ended)
-
-
-def _hides_end(split: Split, progress: SubscriptionProgress) -> bool:
-    """Whether a closed split's subscription is at the tip and has not said that the split ended.
-
-    Then a probe finds the end.
-    """
-    return split.is_closed and progress.is_at_tip and not progress.cut_points
+    return bool(progress.cut_points) or progress.has_ended or (progress.is_at_tip and not split.is_closed)
 
 
 def _leave_holding_back(states: Collection[SplitState], max_drift: int) -> None:
@@ -113,7 +105,7 @@ def _leave_holding_back(states: Collection[SplitState], max_drift: int) -> None:
     for state in states:
         is_idle = state.is_pushed and state.reach is Reach.TIP and not state.cut_points
         if is_idle and (state.tip_at or 0) + max_drift < newest:
-            state.leave_to_probes()
+            state.is_pushed = False
 
 
 def _keeps_to(span: int | None, points: Sequence[CutPoint]) -> bool:

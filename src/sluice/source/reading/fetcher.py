@@ -10,13 +10,20 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from sluice.errors import SluiceError
+from sluice.retry import Retrier, patient
 from sluice.source.logs.stream_log import AnyRecord
 from sluice.source.model.offsets import HORIZON, Closed, SplitRange
 from sluice.source.model.splits import SplitId
 
-__all__ = ["Stopped", "fetch_side_by_side", "prefetch"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sluice.source.reading.reader import SplitReader
+
+__all__ = ["Stopped", "fetch_side_by_side", "prefetch", "read_patiently"]
 
 ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[AnyRecord]]]
 """Reads one range. Sleeps only through the function that it is given, which raises `Stopped` at the end."""
@@ -26,6 +33,7 @@ _PAGES_AHEAD = 2
 _NEXT_FETCHER_AFTER = 0.02
 """Seconds without a page after which another fetcher is started. One thread is faster than many where pages
 are buffered already, because threads wait for each other; it is slower where every page takes a request."""
+_END: Final = object()
 
 
 class Stopped(Exception):  # noqa: N818 - no error: it ends a fetcher
@@ -170,3 +178,53 @@ def prefetch(make: Callable[[Callable[[float], None]], Iterator[Any]]) -> Iterat
     """
     for _, item in fetch_side_by_side([_WHOLE_TASK], lambda _, pause: make(pause)):
         yield item
+
+
+def read_patiently(
+    reader: SplitReader[Any], split: Any, patience: float, pause: Callable[[float], None]
+) -> Iterator[pa.RecordBatch]:
+    """Yields what a reader gives for a range. After an error it begins anew, without the rows it has given.
+
+    Args:
+        reader: gives the same rows each time; how many are in a record batch may differ.
+        patience: how long the same read may fail with retryable errors (seconds).
+        pause: sleeps for a number of seconds.
+
+    Raises:
+        SluiceError: it failed for longer, or for good.
+    """
+    given = 0
+    batches: Iterator[pa.RecordBatch] | None = None
+
+    def following() -> Any:
+        nonlocal batches
+        if batches is None:
+            batches = _behind(given, reader.read(split))
+        try:
+            return next(batches, _END)
+        except SluiceError:
+            batches = None
+            raise
+
+    retrier = Retrier(sleep=pause)
+    try:
+        while (batch := retrier.call(patient(patience), following)) is not _END:
+            yield batch
+            given += batch.num_rows
+    finally:
+        if isinstance(batches, Generator):  # closes what it holds open now, and not when it is collected
+            batches.close()
+
+
+def _behind(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches without their first `rows` rows."""
+    try:
+        for batch in batches:
+            if rows and batch.num_rows <= rows:
+                rows -= batch.num_rows
+            else:
+                yield batch.slice(rows) if rows else batch
+                rows = 0
+    finally:
+        if isinstance(batches, Generator):
+            batches.close()

@@ -27,14 +27,13 @@ class ReadPace:
         next_read_at: the planner reads the split again then, unless a run waits for it.
         unanswered_since: when the first read after the last answer was throttled or failed; None: none was.
         failing_since: the same for reads that failed; None after one that was throttled.
-        is_missing: the service says that there is no such split.
     """
 
     def __init__(self) -> None:
         self.next_read_at = -math.inf
         self.unanswered_since: float | None = None
         self.failing_since: float | None = None
-        self.is_missing = False
+        self._is_missing = False
         self._counted_at: deque[float] = deque()  # the calls of the last second
         self._open_at = -math.inf  # when the bytes that were read do not make the service refuse a read
 
@@ -70,7 +69,7 @@ class ReadPace:
     def mark_answered(self) -> None:
         """A read has succeeded, or a subscription tells of the split."""
         self.unanswered_since = self.failing_since = None
-        self.is_missing = False
+        self._is_missing = False
 
     def mark_unanswered(self, now: float, patience: float, *, throttled: bool, missing: bool = False) -> None:
         """A read was throttled, which is no failure, or has failed and may succeed later.
@@ -84,9 +83,10 @@ class ReadPace:
             self.failing_since = None
         elif self.failing_since is None or now - self.next_read_at > patience:
             self.failing_since = now
-        self.is_missing = missing
+        self._is_missing = missing
         self.next_read_at = now + _RETRY_PAUSE
 
-    def forget_missing(self) -> None:
-        """The splits are listed again."""
-        self.is_missing = False
+    def take_missing(self) -> bool:
+        """Whether the split is missing. Says so once: splits are listed again then."""
+        was_missing, self._is_missing = self._is_missing, False
+        return was_missing

@@ -46,13 +46,10 @@ class Reach(enum.Enum):
 class SplitState:
     """The state of one split between two batches. Held by the enumerator.
 
-    Only the methods here and those of `reads` change anything, and each is named for what happened. What is
-    known of a split comes in one of two ways:
+    What is known of a split comes in one of two ways:
 
     - *probed* (the default): a probe reads pages, see `record_page` and `jump_to`;
     - *pushed* (`is_pushed`): a subscription tells how far it has come, see `adopt`.
-
-    `reach` says what follows the last cut point.
 
     A hint is an instant at which no record followed a position, and is part of that position: of `position`,
     and of `cursor.position`. `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
@@ -72,8 +69,7 @@ class SplitState:
         tip_at: when the service last said that nothing follows the last cut point (microseconds).
         first_number: number of the first record after `position`, where a probe has seen it.
         is_pushed: a subscription tells of new records, and the service is not read.
-        caught_up_version: the version of the `SubscriptionProgress` adopted last, if it said that no record
-            follows `position`; else None.
+        idle_progress: what was adopted last, if it said that no record follows `position`; else None.
     """
 
     split: Split
@@ -90,7 +86,7 @@ class SplitState:
     tip_at: int | None = None
     first_number: str | None = None
     is_pushed: bool = False
-    caught_up_version: int | None = field(default=None, repr=False)
+    idle_progress: SubscriptionProgress | None = field(default=None, repr=False)
 
     # --- what is known --------------------------------------------------------------------------------
 
@@ -240,8 +236,7 @@ class SplitState:
     # --- probes ---------------------------------------------------------------------------------------
 
     def record_page(self, page: Page, limit: int, asked_at: int) -> None:
-        """Caller: a probe that has read on through `cursor`. Affects: `cut_points`, `reach`, `millis_behind`,
-        `record_size`, `density`, `position` (its hint), `tip_at`, `first_number`.
+        """A probe has read on through `cursor`.
 
         Args:
             limit: how many records were asked for.
@@ -262,8 +257,7 @@ class SplitState:
         self._take_hint()
 
     def jump_to(self, page: Page, cursor: Cursor, limit: int, asked_at: int) -> None:
-        """Caller: a probe that found records by time. Affects: `cut_points`, `reach`, `cursor`,
-        `millis_behind`, `record_size`, `density`, `tip_at`.
+        """A probe has found records by time. They may leave a gap behind those that are known.
 
         Args:
             page: the records that were found.
@@ -290,21 +284,14 @@ class SplitState:
             self.tip_at = asked_at
 
     def drop_after_gap(self) -> None:
-        """Caller: the enumerator, of a state that has looked for the tip; the planner, of a state without an
-        end. Affects: `cut_points`, `reach`, `cursor`.
-
-        Probes go on before the first gap, so that all records are counted.
-        """
+        """Probes go on before the first gap, so that all records are counted."""
         if self.has_gap:
             points = list(itertools.takewhile(lambda point: not point.is_after_gap, self.cut_points))
             self.cut_points, self.reach = points, Reach.UNKNOWN
             self.cursor = self.cursor.at(self._behind_last(None))
 
     def join_cut_points(self, count: int) -> None:
-        """Caller: a probe that has found very many. Affects: `cut_points`.
-
-        Joins each `count` cut points to one: a batch may end at the last of them, and counts all of them.
-        """
+        """Joins each `count` cut points to one: a batch may end at the last of them, and counts them all."""
         points = self.cut_points
         groups = [points[first : first + count] for first in range(0, len(points), count)]
         self.cut_points = [
@@ -317,24 +304,19 @@ class SplitState:
         ]
 
     def mark_start_reported(self, now: int) -> None:
-        """Caller: the enumerator, when it has reported that records after the position may have expired
-        unread (`now` in microseconds). Affects: `position` (its hint).
-        """
+        """It was reported at `now` (microseconds) that records after `position` may have expired."""
         if not isinstance(self.position, Closed):
             self.position = replace(self.position, caught_up_at=now)
 
     # --- subscriptions --------------------------------------------------------------------------------
 
     def adopt(self, progress: SubscriptionProgress) -> None:
-        """Caller: the subscription tracker. Affects: all but `split`, `target` and `expiry`, and of
-        `position` its hint alone.
-
-        Takes what a subscription has brought after `position` in place of what probes have found. If the
+        """Takes what a subscription has brought after `position` in place of what probes have found. If the
         subscription has brought nothing yet, cut points that probes found stay, and are planned first.
         """
-        is_caught_up = progress.is_at_tip and not progress.cut_points and self.target is None
+        is_idle = progress.is_at_tip and not progress.cut_points and self.target is None
         self.is_pushed = True
-        self.caught_up_version = progress.version if is_caught_up else None
+        self.idle_progress = progress if is_idle else None
         self.reads.mark_answered()
         self.millis_behind = progress.millis_behind
         points = self.after_position(progress.cut_points)
@@ -345,7 +327,8 @@ class SplitState:
         last = self.cut_points[-1].number if self.cut_points else None
         is_whole = not points or last == points[-1].number  # else the target has cut some off
         if is_whole:
-            self._set_reach(_reach_of_subscription(progress))
+            tip_or_not = Reach.TIP if progress.is_at_tip else Reach.UNKNOWN
+            self._set_reach(Reach.END if progress.has_ended else tip_or_not)
         caught_up_at = progress.caught_up_at if is_whole else None
         self.cursor = self.cursor.at(self._behind_last(caught_up_at))
         if caught_up_at is not None:
@@ -354,20 +337,10 @@ class SplitState:
             self._confirm_caught_up(caught_up_at)
         self._take_hint()
 
-    def leave_to_probes(self) -> None:
-        """Caller: the subscription tracker, when no subscription covers it. Affects: `is_pushed`."""
-        self.is_pushed = False
-
     # --- batches --------------------------------------------------------------------------------------
 
-    def relist(self, split: Split) -> None:
-        """Caller: the enumerator, with the split as it was listed last. Affects: `split`."""
-        self.split = split
-
     def stop_at(self, target: After | Closed) -> None:
-        """Caller: the enumerator. A run ends at `target`, also where probes have come further by now.
-        Affects: `target`, `cut_points`, `reach`.
-        """
+        """A run ends at `target`, also where probes have come further by now."""
         self.target = target
         points, self.cut_points = self.cut_points, ()
         self._add(points)
@@ -382,8 +355,7 @@ class SplitState:
         return isinstance(position, After) and is_ahead and position.sequence <= self.last_sequence
 
     def advance_to(self, position: Position) -> None:
-        """Caller: the enumerator, when the last batch ended at `position`. Affects: `position`, `cut_points`,
-        `reach`, `cursor`, `first_number`, `caught_up_version`.
+        """The last batch ended at `position`.
 
         Cut points behind a gap are dropped, unless the batch has taken the records in the gap.
         """
@@ -393,17 +365,13 @@ class SplitState:
                 self.cut_points = [self.cut_points[0]._replace(is_after_gap=False), *self.cut_points[1:]]
             self.position = position
             self.first_number = None
-            self.caught_up_version = None
             self.drop_after_gap()
             self._take_hint()
 
     def reset(self) -> None:
-        """Caller: the subscription tracker, a probe, the planner. Probes begin again right after `position`.
-        Affects: `cut_points`, `reach`, `cursor`, `is_pushed`, `caught_up_version`.
-        """
+        """Probes begin again right after `position`."""
         self._drop_cut_points()
         self.is_pushed = False
-        self.caught_up_version = None
         self.cursor = self.cursor.at(self._behind_last(None))
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -487,12 +455,4 @@ class SplitState:
 
 def _hint(position: Position) -> int | None:
     """An instant (microseconds) at which no record followed a position."""
-    if isinstance(position, Closed):
-        return None
     return position.caught_up_at if isinstance(position, After) else position.last_caught_up_at
-
-
-def _reach_of_subscription(progress: SubscriptionProgress) -> Reach:
-    if progress.has_ended:
-        return Reach.END
-    return Reach.TIP if progress.is_at_tip else Reach.UNKNOWN

@@ -22,21 +22,20 @@ __all__ = ["SubscriptionProgress", "Subscriptions"]
 class SubscriptionProgress:
     """What a subscription has brought after a position.
 
-    Agents send one for every event, and `Subscriptions` gives one for all events after a position.
+    Agents send one for every event. `Subscriptions` gives one for all events after a position, and the same
+    object as long as it has no other.
 
     Attributes:
         cut_points: in the order of their sequence numbers, all after the position.
         millis_behind: how far the last event was from the tip of the split (milliseconds).
         has_ended: the split is closed, and no record follows the last cut point.
         caught_up_at: an instant (microseconds) at which no record followed the last cut point.
-        version: in a `Subscriptions`, changes whenever anything else here changes.
     """
 
     cut_points: Sequence[CutPoint]
     millis_behind: int
     has_ended: bool = False
     caught_up_at: int | None = None
-    version: int = 0
 
     @property
     def is_at_tip(self) -> bool:
