@@ -197,6 +197,20 @@ def test_a_blocking_strategy_is_asked_again() -> None:
     assert driven.at(driven.scheduler.wake_at).sent() == [["a", "b"]]
 
 
+def test_the_log_says_once_that_a_strategy_lets_nothing_pass(caplog: pytest.LogCaptureFixture) -> None:
+    """After a minute without a request in flight: nothing else would tell of rows that wait for ever."""
+    strategy = Recording()
+    strategy.blocked = True
+    driven = Driven(strategy=strategy, max_batch_size=2)
+    driven.add("a", "b")
+
+    for second in range(1, 200):
+        driven.at(float(second)).sent()
+        assert len(caplog.records) == (second >= 60)
+
+    assert "2 records wait" in caplog.text
+
+
 class Timed(Recording):
     """A strategy that says how long a request must wait."""
 

@@ -1,13 +1,16 @@
-"""What stops all sending: an outage of the destination."""
+"""What stops all sending: an outage of the destination, or a strategy that lets nothing pass."""
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Final
 
 from sluice.retry import Backoff
 
-__all__ = ["PAUSES", "Outage"]
+__all__ = ["PAUSES", "Outage", "Standstill"]
+
+_log = logging.getLogger(__name__)
 
 # The pause of an entry that was not accepted, and of all entries while the destination accepts none. The
 # number of attempts is bounded by maxRetryDuration, not by max_retries.
@@ -15,6 +18,10 @@ PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
 # So many requests in a row without an accepted entry are an outage. If half of all requests fail, whatever
 # the load is, that happens once in 8,000.
 _OUTAGE: Final = 12
+
+
+_LONGEST_BLOCK: Final = 60.0
+"""Seconds for which a strategy may block without a request in flight before the log says so."""
 
 
 class Outage:
@@ -63,3 +70,30 @@ class Outage:
         self._paused_at = now
         self.pause_until = now + jitter * PAUSES.ceiling(self._pauses)
         self._pauses += 1
+
+
+class Standstill:
+    """Says once that a strategy lets nothing pass while no answer can come that would end it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._since: float | None = None
+        self._has_warned = False
+
+    def end(self) -> None:
+        """A request passes, or one is in flight: its answer may change what the strategy says."""
+        self._since = None
+
+    def record_block(self, now: float, waiting: int) -> None:
+        """The strategy blocks while nothing is in flight, and so many entries wait."""
+        if self._since is None:
+            self._since = now
+        elif now - self._since >= _LONGEST_BLOCK and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: the rate limiting strategy has let no request pass for %.0f s, and none is in flight; "
+                "%d records wait until it does",
+                self._name,
+                now - self._since,
+                waiting,
+            )

@@ -27,7 +27,7 @@ from sluice.sink.user_code.loading import run
 from sluice.sink.user_code.mistakes import MistakeError, checked_number
 from sluice.sink.writing.buffer import Batch, Buffered, RequestBuffer
 from sluice.sink.writing.keyed_buffer import KeyedBuffer
-from sluice.sink.writing.outage import PAUSES, Outage
+from sluice.sink.writing.outage import PAUSES, Outage, Standstill
 from sluice.sink.writing.refusals import (
     IsThrottling,
     RefusalCause,
@@ -113,6 +113,7 @@ class SinkScheduler(Generic[EntryT]):
         # No entry that was refused is overdue before, or a look at all of them would have found it.
         self._overdue_at = math.inf
         self._last_cause = RefusalCause("", "")
+        self._standstill = Standstill(name)
         self.failure: BaseException | None = None
         self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
         self.to_cancel: list[Request[EntryT]] = []  # timed out; the caller removes what it has cancelled
@@ -306,7 +307,12 @@ class SinkScheduler(Generic[EntryT]):
         request = RequestInfo(*self._buffer.measure(most, self._most_bytes))
         if run(self._strategy.should_block, request):  # a coroutine would be true, for good
             self._next_try = now + self._blocked_for(request)
+            if self._in_flight:
+                self._standstill.end()
+            else:
+                self._standstill.record_block(now, len(self._buffer))
             return 0
+        self._standstill.end()
         return request.batch_size
 
     def _blocked_for(self, request: RequestInfo) -> float:
