@@ -1,12 +1,12 @@
-"""Which consumers a query reads with, and which of them are its own. Nobody else decides that.
+"""Decides which consumers a query reads with, and which of them are its own.
 
 A consumer is the query's own if this run has registered it, or if the offset log names its ARN. An ARN ends
 with the second of the registration, so an equal ARN is the same consumer. A consumer that the user has given
 is never the query's own.
 
-Own consumers are deregistered when the query is stopped, unless another reader has taken one over in this
-run. The service tells only the reader that loses a subscription. So a reader that has not lost one yet, and a
-take-over in an earlier run, are not known.
+Own consumers are deregistered when the query is stopped, unless another reader has taken over a subscription
+in this run. The service tells only the reader that loses a subscription. So other readers are unknown until
+this run loses one to them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class QueryConsumers:
         """Finds or registers the consumer of each stream, and waits until it is ready.
 
         Raises:
-            SluiceError: as `ConsumerRegistrar.ensure`. Own consumers are there still.
+            SluiceError: as `ConsumerRegistrar.ensure`. Own consumers stay registered.
         """
         found = {stream: self._ensure(stream) for stream in self._streams}
         with self._lock:
@@ -82,7 +82,7 @@ class QueryConsumers:
         self.on_change()
 
     def begin_renewal(self, stream: str) -> bool:
-        """Whether to call `renew`: False while that is being done already."""
+        """Whether to call `renew`: False while another call is running."""
         with self._lock:
             is_first = stream not in self._renewing
             self._renewing.add(stream)
@@ -123,7 +123,7 @@ class QueryConsumers:
     # --- the offset log -------------------------------------------------------------------------------
 
     def restore(self, named: Mapping[str, str]) -> None:
-        """Offsets name these as the query's own: stream's name to ARN. They may not be logged yet."""
+        """Offsets, which may not be logged yet, name these as the query's own: stream's name to ARN."""
         if named == self._named:  # as for nearly every trigger
             return
         with self._lock:
@@ -145,9 +145,8 @@ class QueryConsumers:
         """Another reader has taken over a subscription with a consumer of this query.
 
         Returns:
-            Whether to take it back: the owner of the consumer may not know that this query uses it. Only the
-            reader that loses a subscription learns of the other one. So a query that does not own the
-            consumer takes back the first one that it loses.
+            Whether to take it back. A query that does not own the consumer takes back the first subscription
+            that it loses: only so does the owner learn that the consumer is used.
         """
         with self._lock:
             is_new = bool(arn) and arn not in self._contested

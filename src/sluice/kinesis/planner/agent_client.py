@@ -1,8 +1,8 @@
 """The planning process' end of its link to the agent.
 
-It starts the agent, tells it which shards to subscribe to, and keeps what the agent reports. All of this
-may be lost with the agent: then the planner probes, and another agent is asked for the shards that are read
-by then. While the agent is silent, the planner probes as well, and no call here waits for it.
+It starts the agent, tells it which shards to read, and keeps what the agent reports. If the agent is lost or
+silent, the planner probes. The next agent gets the shards that are read by then. Only `wait_for_agent` waits
+for an agent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["AgentClient"]
 _log = logging.getLogger(__name__)
 
 _UNREACHED_FOR: Final = 60.0
-"""Seconds of batches whose tasks have asked agents for nothing, after which agents are not used any more."""
+"""If no task asks an agent for anything for this many seconds, agents are not used any more."""
 _START_INTERVAL: Final = 0.5
 """Seconds between attempts to start an agent while one is waited for."""
 
@@ -64,7 +64,7 @@ class AgentClient:
         setup: what agents are started with.
         consumers: what to subscribe with, and what to deregister when the query is stopped; None if the agent
             polls.
-        figures: count reads of the agent that were refused or repeated.
+        figures: count the agent's reads that were throttled or repeated.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
     """
@@ -113,7 +113,7 @@ class AgentClient:
 
     @property
     def hub(self) -> Address | None:
-        """Where the agent beside the driver listens; None while it does not, is silent, or is not used."""
+        """Where the agent on the driver host listens; None if it does not, is silent, or is not used."""
         with self._lock:
             return None if self._supervisor.is_silent or self._is_unreached else self._address
 
@@ -230,7 +230,7 @@ class AgentClient:
         with self._lock:
             self.start()
             if self._is_unreached or not self._supervisor.is_running or self._supervisor.is_silent:
-                return  # the next agent, or this one when it speaks again, is told where batches are by then
+                return  # the next call tells the next agent, or this one when it answers again
             self._subscriptions.follow(positions)
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
@@ -254,7 +254,7 @@ class AgentClient:
                 agent.tell_stop()
 
     def close(self) -> None:
-        """Closes the link, at which the agent ends. Without `tell_stop` before, consumers stay."""
+        """Closes the link, which ends the agent. Consumers stay, unless `tell_stop` was called before."""
         with self._lock:
             self._is_closed = True
             self._supervisor.close()
@@ -262,10 +262,10 @@ class AgentClient:
     # --- agents that no task reaches ------------------------------------------------------------------
 
     def _check_reached(self) -> None:
-        """Ends subscriptions that no task reaches, which cost money, and says so once. Called for each batch.
+        """Ends subscriptions, which cost money, if no task asks for a range. Called for each batch.
 
-        A task that cannot connect to an agent polls. But an agent tells how many ranges it is asked for. A
-        batch that had no agent to ask says nothing: its shards may be far behind, or the agent is started.
+        Tasks that cannot connect to an agent poll, without telling the planner. So the agent reports when it
+        is asked. Batches that had no agent to ask do not count.
         """
         if not self._has_assigned:
             self._unasked_since = None
@@ -304,7 +304,7 @@ class AgentClient:
             pass
         except Exception:  # noqa: BLE001 - this thread alone receives from the agent
             _log.exception("the agent is ended: a message of it can't be handled")
-        agent.link.close()  # or its thread would ask a dead agent for a word, once a second
+        agent.link.close()  # or its thread would ask a dead agent once a second
         with self._lock:
             if not self._supervisor.forget(agent):
                 return
@@ -377,7 +377,7 @@ class AgentClient:
                 self._subscriptions.retry_now(stream)
 
     def _tell_consumers(self) -> None:
-        """Tells the agent of a change. An agent runs from then on that there is a consumer to deregister."""
+        """Tells the agent of a change. Starts one as soon as there is a consumer to deregister."""
         with self._lock:
             if self._consumers is None:
                 return

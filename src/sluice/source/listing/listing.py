@@ -1,7 +1,7 @@
-"""Which splits exist: lists them, and lists them again when that is due (FLIP-27's split discovery).
+"""Lists splits, and decides which of them exist (FLIP-27's split discovery).
 
-A split exists if the last listing has it, or an earlier one of this run had it and the service, asked for the
-split itself, does not say that it is gone: listings are only eventually consistent.
+A split exists if the last listing has it. Listings are only eventually consistent: a split that an earlier
+listing of this run had also exists, unless the service says that this split is gone.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SHORTEST_INTERVAL = 0.5
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while planning waits for splits that exist and are not listed."""
 _LONGEST_START = 30.0
-"""Seconds for which the start of a query waits for parents. A log may give iterators of expired splits."""
+"""Seconds that the start of a query waits for parents. A log may give iterators of expired splits."""
 _WARNING_INTERVAL = 30.0
-"""Seconds between two warnings that it does."""
+"""Seconds between two warnings that splits are missing."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,7 @@ class Listing:
     Attributes:
         splits: by id.
         infos: by stream.
-        begun_at: when splits began to be listed (microseconds), by the service's clock. Its answers had told
-            the time by then.
+        begun_at: when the listing of the splits began (microseconds, by the service's clock).
         is_incomplete: whether the splits show that others are missing.
     """
 
@@ -68,22 +67,22 @@ class Listing:
 
     @property
     def retention(self) -> Mapping[str, int]:
-        """By stream, for how long it keeps records (microseconds)."""
+        """By stream, how long it keeps records (microseconds)."""
         return {name: int(info.retention * MICROS_PER_SECOND) for name, info in self.infos.items()}
 
 
 class Lister:
     """Owns the listing of splits. Used by one thread.
 
-    The first listing is waited for. Later ones are made in a thread beside planning, which goes on with the
-    last listing while the service refuses to list, or is silent.
+    The first listing blocks. A thread makes later ones. While the service rejects them or does not answer,
+    planning uses the last listing.
 
     Args:
-        probe: its log is asked, by its clock. A stream that is missing is no error while an older listing is
-            known, unless the query has to fail on data loss.
+        probe: has the log and the clock. Unless the query fails on data loss, a missing stream is an error
+            in the first listing only.
         streams: their names.
         interval: how old a listing may become (seconds).
-        map_splits: as `map`, maybe side by side. After scaling, hundreds of parents expire.
+        map_splits: like `map`, maybe in parallel: after scaling, hundreds of parents expire.
         longest_wait: how long `current` waits for a listing if an older one is known (seconds).
     """
 
@@ -113,11 +112,11 @@ class Lister:
         self._failing_since: float | None = None
 
     def current(self) -> Listing:
-        """The last listing; a new one where that is too old, stale or missing, and a new one can be had soon.
+        """The last listing. If it is too old, stale or missing, a new one, unless that takes too long.
 
         Raises:
-            ServiceError: a stream does not exist, or the service does not answer; if there is an older
-                listing, only where the error will not pass.
+            ServiceError: a stream does not exist, or the service does not answer. If there is an older
+                listing, only errors that will not pass.
         """
         listing = self._listing
         if listing is None:
@@ -144,7 +143,7 @@ class Lister:
             return listing
 
     def mark_stale(self) -> None:
-        """Makes `current` list again: a split is gone, or has ended and its children have to be found."""
+        """Makes `current` list again: a split is gone, or has ended and its children are needed."""
         self._is_stale = True
 
     def complete(
@@ -153,10 +152,9 @@ class Lister:
         """Lists until no split is missing that exists.
 
         Args:
-            find_missing: the splits that a listing lacks. Those that the service says are gone are not waited
-                for.
-            tries: how often splits are also listed again because the listing itself shows that some are
-                missing. Missing ones are then waited for for `_LONGEST_START`; None: as long as it takes.
+            find_missing: gives the splits that a listing lacks. Those that are gone count as found.
+            tries: for the start of a query: how often an incomplete listing is repeated. The wait for missing
+                splits ends after `_LONGEST_START` then. None: it has no limit.
         """
         next_warning, end = -math.inf, math.inf if tries is None else self._clock() + _LONGEST_START
         while True:
@@ -206,15 +204,15 @@ class Lister:
             if created[split.stream] == self._infos[split.stream].created and not self._is_gone(split)
         ]
         splits |= {split: known[split] for split in unlisted}
-        # An open split that is not listed any more is taken for a closed one: its children are not known yet.
+        # An open split that is not listed any more counts as closed: its children are not known yet.
         is_incomplete = _lacks_some(self._streams, splits.values()) or not all(
             known[split].is_closed for split in unlisted
         )
         return Listing(splits, {**infos, **self._infos}, begun_at, is_incomplete)
 
     def _describe_new(self) -> None:
-        """Describes streams that are not known, or may be others by now. Where a missing one is no error, it
-        keeps no other from being listed.
+        """Describes streams that are unknown, or may have been created again. If a missing one is no error,
+        the others are listed without it.
         """
         for stream in self._streams:
             if stream in self._infos:
@@ -250,7 +248,7 @@ class Lister:
         return listing
 
     def _go_on(self, why: str) -> None:
-        """Goes on with the last listing, and says so once."""
+        """Keeps the last listing, and logs that once."""
         if self._failing_since is None:
             self._failing_since = self._clock()
             _log.warning(
@@ -263,9 +261,10 @@ class Lister:
 
 
 def _made_anew(known: Mapping[SplitId, Split], splits: Mapping[SplitId, Split]) -> set[str]:
-    """Streams whose splits show that they were made anew: the same ids begin elsewhere, or all are new.
+    """Streams whose splits show that they were created again: ids begin elsewhere, or all are new.
 
-    ``DescribeStreamSummary`` is limited to 20 calls a second for the whole account, so a run asks once.
+    ``DescribeStreamSummary`` is limited to 20 calls a second for the whole account, so a run calls it
+    once for each stream.
     """
     both = known.keys() & splits.keys()
     changed = {s.stream for s in both if known[s].starting_sequence != splits[s].starting_sequence}

@@ -1,4 +1,4 @@
-"""Finds the splits of a log, and says where each batch ends and which ranges it reads (FLIP-27)."""
+"""Finds the splits of a log, and decides where each batch ends and which ranges it reads (FLIP-27)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "StreamEnumerator"]
 _log = logging.getLogger(__name__)
 
 _TRIES = 4
-"""How often a read that starts lists again because children seem to be missing. There may never be any, for
-instance if the stream was disabled."""
+"""How often a starting read lists again because children seem to be missing. There may never be any, for
+example if the stream was disabled."""
 
 InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
 """Gives every split its starting position, from all splits and the time (microseconds)."""
 
 _LONGEST_QUIET = 1.0
-"""Seconds after which splits and subscriptions are looked at without news: a subscription may be silent."""
+"""Seconds after which splits and subscriptions are checked without news: a subscription may be silent."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,9 @@ class EnumeratorSettings:
         streams: their names.
         initial: gives splits their starting positions.
         discovery_interval: how often splits are listed (seconds).
-        max_family: how many splits of a family may be open at a time for one batch to read several
-            generations of it. The descendants in a larger family are left to the next batch, so that tasks
-            stay balanced.
-        starting: what the user asked for as starting position. It is logged, and a change is reported.
+        max_family: a batch reads several generations of a family only if at most this many of its splits are
+            open at a time. Descendants in larger families wait for the next batch, to keep tasks balanced.
+        starting: the user's starting position. It is logged, and a change is reported.
     """
 
     streams: Sequence[str]
@@ -86,7 +85,7 @@ class _NothingNew:
 class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
     """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
 
-    It keeps nothing that cannot be made again: a new one goes on from the offsets of the last.
+    All its state can be rebuilt: a new one resumes from the offsets of the last.
 
     Args:
         settings: what to enumerate.
@@ -175,7 +174,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
-        # Asked for before anything is looked at: what comes later is news.
+        # Read before all else: a later version is news.
         version = 0 if self._subscriptions is None else self._subscriptions.version
         if self._has_nothing_new(start, version):
             return start
@@ -307,7 +306,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             self._report_changed_start(offsets)
 
     def _report_changed_start(self, offsets: Offsets) -> None:
-        """Says once that another starting position does not move a query that has a checkpoint."""
+        """Logs once that a changed starting position does not affect a query with a checkpoint."""
         for stream, text in offsets.starting.items():
             if text != self._settings.starting:
                 _log.warning(
@@ -319,8 +318,8 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
                 )
 
     def _has_nothing_new(self, start: Offsets, version: int) -> bool:
-        """Whether a search from `start` cannot find anything new yet. Spark asks some 90 times a second, so
-        no split is looked at here.
+        """Whether a search from `start` cannot find anything new yet. Spark asks about 90 times a second, so
+        this checks no split.
         """
         search = self._nothing_new
         if (
@@ -378,10 +377,11 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         )
 
     def _with_details(self, ranges: Sequence[SplitRange], end: Offsets) -> Sequence[SplitRange]:
-        """Adds to the ranges: parents, hash keys, how many records to expect. Leaves out new streams.
+        """Adds parents, hash keys and the expected number of records to the ranges. Leaves out streams that
+        were created again.
 
-        A listing that leaves a split out must not change how it is read: children would come before their
-        parents, and records that a reshard has moved would come twice.
+        Needs a listing with all splits of the batch: else children could be read before their parents, and
+        records that a reshard has moved could be read twice.
         """
         if not ranges:
             return ranges
