@@ -33,9 +33,9 @@ MAX_DRIFT = Option(
     "maxDrift",
     duration(1.0),
     None,
-    "No row of a later batch arrived more than this before the latest row of an earlier one, so a watermark "
-    "with this delay drops no row for being read late: shards wait for one that is throttled, failing or "
-    "behind. At least 1s.",
+    "A batch takes nothing that arrived more than this after the oldest unread record of any shard. So with a "
+    "watermark of this delay, Spark drops no row because Sluice read it late: shards wait for one that is "
+    "throttled, failing or behind. At least 1s.",
 )
 DISCOVERY_INTERVAL = Option(
     "splitDiscoveryInterval",
