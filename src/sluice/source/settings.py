@@ -33,8 +33,8 @@ MAX_DRIFT = Option(
     "maxDrift",
     duration(1.0),
     None,
-    "A batch takes nothing that arrived more than this after the oldest unread record of any shard. So with a "
-    "watermark of this delay, Spark drops no row because Sluice read it late: shards wait for one that is "
+    "A batch takes nothing that arrived more than this after the oldest unread record of any shard. So with "
+    "a watermark of this delay, Spark drops no row because Sluice read it late: shards wait for one that is "
     "throttled, failing or behind. At least 1s.",
 )
 DISCOVERY_INTERVAL = Option(
