@@ -19,6 +19,8 @@ from sluice.query_server.protocol import (
     FromServer,
     Granted,
     Join,
+    Ping,
+    Pong,
     Queued,
     TokensUsed,
     ToServer,
@@ -126,8 +128,10 @@ class BucketService:
         self._buckets: dict[str, _Bucket] = {}
         self._joined: dict[int, _Bucket] = {}
 
-    def handle(self, connection: int, message: ToServer, now: float) -> None:
-        """Handles the message of a connection; `due` has the answers."""
+    def handle(self, connection: int, message: ToServer, now: float) -> list[Outgoing]:
+        """Handles the message of a connection. Returns answers; `due` may return more."""
+        if isinstance(message, Ping):
+            return [(connection, Pong())]
         if isinstance(message, Join):
             self.lost(connection, now)
             bucket = self._buckets.setdefault(message.bucket, _Bucket(message, now))
@@ -139,6 +143,7 @@ class BucketService:
                 bucket.ask(connection, message.tokens, now)
             elif isinstance(message, TokensUsed):
                 bucket.use(connection, message.tokens, now)
+        return []
 
     def lost(self, connection: int, now: float) -> None:
         """A connection has ended."""

@@ -25,6 +25,7 @@ from sluice.channels.channel import Address, connect
 from sluice.channels.processes import child_environment
 from sluice.errors import ServiceError, SluiceError
 from sluice.private_files import is_of_this_user_alone
+from sluice.query_server.protocol import Ping, Pong, decode_from_server, encode
 
 __all__ = ["LISTENING", "ServerSetup", "find_or_start", "read_address", "write_address"]
 
@@ -124,12 +125,17 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _answers(address: Address) -> bool:
-    """Whether the server that has the secret of `address` lives: it proves that as it connects."""
     try:
-        connect(address, timeout=_ANSWER_TIMEOUT).close()
+        channel = connect(address, timeout=_ANSWER_TIMEOUT)
     except (OSError, EOFError, SluiceError):
         return False
-    return True
+    try:
+        channel.send(encode(Ping()))
+        return isinstance(decode_from_server(channel.receive()), Pong)
+    except (OSError, EOFError, SluiceError, msgspec.MsgspecError):
+        return False
+    finally:
+        channel.close()
 
 
 def _start(address: str, owner: int, file: Path) -> Address:

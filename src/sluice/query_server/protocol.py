@@ -11,6 +11,8 @@ __all__ = [
     "FromServer",
     "Granted",
     "Join",
+    "Ping",
+    "Pong",
     "Queued",
     "ToServer",
     "TokensUsed",
@@ -48,6 +50,10 @@ class TokensUsed(msgspec.Struct, tag=True, frozen=True):
     tokens: float
 
 
+class Ping(msgspec.Struct, tag=True, frozen=True):
+    """Asks whether the server is alive."""
+
+
 class Granted(msgspec.Struct, tag=True, frozen=True):
     """The tokens that the task asked for."""
 
@@ -60,8 +66,12 @@ class Queued(msgspec.Struct, tag=True, frozen=True):
     seconds: float
 
 
-ToServer = Join | AcquireTokens | TokensUsed
-FromServer = Granted | Queued
+class Pong(msgspec.Struct, tag=True, frozen=True):
+    """The server is alive."""
+
+
+ToServer = Join | AcquireTokens | TokensUsed | Ping
+FromServer = Granted | Queued | Pong
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _to_server: Final = msgspec.msgpack.Decoder(ToServer)

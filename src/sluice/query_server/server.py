@@ -132,7 +132,8 @@ class QueryServer:
         try:
             while not channel.is_idle():
                 message = decode_to_server(channel.receive(at_most=_LONGEST_MESSAGE))
-                self._service.handle(number, message, time.monotonic())
+                for _, answer in self._service.handle(number, message, time.monotonic()):
+                    channel.send(encode(answer))
         except (OSError, EOFError, SluiceError, msgspec.MsgspecError):
             self._drop(number)
 

@@ -180,7 +180,7 @@ class World:
             if message is None:
                 self.service.lost(number, self.now)
             else:
-                self.service.handle(number, message, self.now)
+                self._deliver(self.service.handle(number, message, self.now))
         self._deliver(self.service.due(self.now))
 
     def _deliver(self, outgoing: list[Outgoing]) -> None:
