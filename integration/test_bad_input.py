@@ -63,7 +63,7 @@ def write_stream(frame: DataFrame, checkpoint: str, **options: str) -> None:
 
 CONSUMER = f"arn:aws:kinesis:{REGION}:123456789012:stream/orders/consumer/me:1700000000"
 SOURCE_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
-    "unknown": ({"frobnicate": "1"}, "option 'frobnicate' is not known: of the "),
+    "unknown": ({"frobnicate": "1"}, "option 'frobnicate' is not known: those spelled most "),
     "misspelt secret": ({"awsSecretAccesKey": SECRET}, "is not known: did you mean 'awsSecretAccessKey'?"),
     "half a key": ({"awsSecretAccessKey": SECRET}, "'awsAccessKeyId' is required with 'awsSecretAccessKey'"),
     "bad word": ({"startingPosition": "EARLIEST"}, "is 'EARLIEST': allowed is LATEST, TRIM_HORIZON"),
@@ -107,7 +107,7 @@ def test_a_schema_of_the_users_own_is_refused(
 KINESIS = {"destination": "kinesis", "streamName": "orders"}
 SINK_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "no destination": ({}, "option 'destination' is required: dynamodb, firehose, http, kinesis, s3, sqs"),
-    "unknown": ({**KINESIS, "frobnicate": "1"}, "option 'frobnicate' is not known: of the "),
+    "unknown": ({**KINESIS, "frobnicate": "1"}, "option 'frobnicate' is not known: those spelled most "),
     "misspelt secret": (
         {**KINESIS, "awsSecretAccesKey": SECRET},
         "is not known: did you mean 'awsSecretAccessKey'?",

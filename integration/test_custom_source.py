@@ -220,7 +220,7 @@ class Numbers(PositionLog):
         return [ValueRecord(str(n), 1, n) for n in range(number, end)], end
 
     def close(self) -> None:
-        self.file.rename(str(self.file).replace("open", "closed"))
+        self.file.rename(self.file.with_name(self.file.name.replace("open", "closed")))
 
 
 class NumbersSource(ValueSource):

@@ -176,7 +176,10 @@ def check_lineage(rows: Sequence[Line], stream: RecordedStream) -> None:
 
 
 def check_log(recording: Recording, checkpoint: Path) -> None:
-    """What was logged stays, and what is logged now has the same keys, and those that prove a loss."""
+    """What was logged stays, and what is logged now has the same keys, and those that prove a loss.
+
+    Besides, an end says where its batch starts (``start``), if children open in it.
+    """
     recorded = recording.directory / "checkpoint" / "offsets"
     for file in recorded.iterdir():
         assert (checkpoint / "offsets" / file.name).read_bytes() == file.read_bytes()
@@ -185,7 +188,7 @@ def check_log(recording: Recording, checkpoint: Path) -> None:
     after = [offset for batch, offset in offsets.items() if batch > recording.in_flight]
     assert after
     for offset in after:
-        assert offset.keys() - PROOFS_OF_LOSS == before.keys() - {"start"}
+        assert offset.keys() - PROOFS_OF_LOSS - {"start"} == before.keys() - {"start"}
         assert offset.keys() >= PROOFS_OF_LOSS
         assert offset["created"] == before["created"]
         assert offset.get("consumers") == before.get("consumers")
