@@ -60,7 +60,7 @@ def recorder(checkpoint: str) -> Recorder:
 
 def on_workers() -> list[int]:
     """The agents that tasks have started: what they are to do they are told on standard input."""
-    return [each for each in agents() if _command(each).endswith(b".fanout\0")]
+    return [each for each in agents() if _command(each).endswith(b".agent\0")]
 
 
 def _command(process: int) -> bytes:
