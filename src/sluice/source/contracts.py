@@ -14,8 +14,9 @@ Spark has one thread in each process, which calls every method of a `Source`, a 
 `SplitEnumerator`. A task has one more thread, which alone calls `SplitReader.read`. Other threads call the
 methods of a `sluice.source.StreamLog` and of a `sluice.source.SplitSource`, as those say.
 
-After a `ServiceError` with ``retryable``, `SplitReader.read` and the methods of logs and of finite splits are
-called again, for ``readRetryDuration``. No other method is: its error ends the query.
+After a `ServiceError` with ``retryable``, `SplitReader.read`, the methods of logs and of finite splits, and
+in tasks those that open a log, are called again, for ``readRetryDuration``. No other method is: its error
+ends the query.
 
 https://cwiki.apache.org/confluence/display/FLINK/FLIP-27%3A+Refactor+Source+Interface
 """
