@@ -78,7 +78,7 @@ test-cluster: test-env ## run on hosts that lose power and network, and ship to 
 verify-aws: test-env ## check sources and destinations on your AWS account (cents; asks first); ARGS="--region eu-west-1"
 	@$(BIN)/python -m integration.verify_aws $(ARGS)
 
-test-matrix: $(MATRIX:%=test-%) ## fast tests, and runs with Spark, on PySpark 4.0, 4.1, 4.2 and the newest
+test-matrix: $(MATRIX:%=test-%) test-lowest ## fast tests, and runs with Spark, on PySpark 4.0, 4.1, 4.2, the newest, and the lowest versions
 
 $(MATRIX:%=test-%): test-%:
 	@$(ENVIRONMENT) .venv-$* --extra test --pyspark '$(if $(filter newest,$*),pyspark,pyspark==$*.*)'
