@@ -441,3 +441,17 @@ def test_a_split_that_is_gone_is_reported_at_once(
     with pytest.raises(DataLossError, match=f"vanished.*{S0}"):
         query.run_batch()
     assert log.slept == slept
+
+
+def test_a_read_that_finds_no_split_makes_planning_list_again() -> None:
+    """Before a listing is due: the loss is reported within seconds, and not after the interval."""
+    log = new_log()
+    query = Query(log)
+    query.run_batch()
+    put_many(log, 10)
+    log.split(S0)
+    log.expire(S0)
+    with pytest.raises(DataLossError, match=f"vanished.*{S0}"):
+        for _ in range(9):  # the interval is 10 s
+            query.run_batch()
+            log.pass_time(1)
