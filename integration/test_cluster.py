@@ -170,7 +170,7 @@ class Scene:
 
 
 def test_defaults(application: Cluster, producer: TimedProducer) -> None:
-    """Nothing is said of addresses: the tasks of all hosts read from the one agent beside the driver."""
+    """Nothing is said of addresses: the tasks of all hosts read from the one agent on the driver host."""
     with reading(application, producer, "defaults") as scene:
         scene.wait_until_pushed("all is pushed after")
         assert len(application.agents(DRIVER)) == 1

@@ -88,7 +88,7 @@ def test_an_agent_on_each_worker_host(
             lambda: killed not in on_workers() and len(on_workers()) == len(HOSTS), "another agent there"
         )
         wait_until_pushed(recorder, ministack_faults)
-        wait_until(lambda: len(agents()) == len(HOSTS) + 1, "as many agents, and the one beside the driver")
+        wait_until(lambda: len(agents()) == len(HOSTS) + 1, "as many agents, and the one on the driver host")
     recorder.wait_for(query, producer.count)
     query.stop()
     wait_for_no_agents()

@@ -164,7 +164,7 @@ def test_archive(cluster: Cluster, environment: Path, archive: Path, place: Path
 def test_archive_that_the_driver_does_not_have(
     cluster: Cluster, environment: Path, archive: Path, place: Path
 ) -> None:
-    """Executors have it, and data sources are planned beside the driver, by the same path."""
+    """Executors have it, and data sources are planned on the driver host, by the same path."""
     python = environment / "bin" / "python"
     settings = {"PYSPARK_PYTHON": "./environment/bin/python", "PYSPARK_DRIVER_PYTHON": str(python)}
     unpacked = ("--archives", f"{archive}#environment")

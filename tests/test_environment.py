@@ -171,7 +171,7 @@ def test_an_archive_that_the_driver_does_not_have(monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     there = (
         f"which is not there, in {tmp_path}: executors have it from --archives, and Spark plans data sources "
-        "beside the driver, by the same path. Unpack it here, too, or link it: "
+        "on the driver host, by the same path. Unpack it here, too, or link it: "
         f"ln -s {sys.prefix} environment"
     )
     environment = {"PYSPARK_PYTHON": ARCHIVED}

@@ -1,4 +1,4 @@
-"""Letters from processes beside the driver to listeners, over files of a directory of the test."""
+"""Letters from processes on the driver host to listeners, over files of a directory of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trigger costs beside the driver, by number of shards: CPU, memory, and bytes that Spark is given.
+"""What a trigger costs on the driver host, by number of shards: CPU, memory, and bytes that Spark is given.
 
 Each line is a process of its own and nothing is sent: the log is in memory, and so are subscriptions. Every
 shard gets a record for each batch. The clock is a counter, so that each trigger may read every shard again.

@@ -72,7 +72,7 @@ def is_alive(process: int) -> bool:
 
 
 def parent_of(process: int) -> int:
-    """An agent beside the driver is started by the process that plans."""
+    """An agent on the driver host is started by the process that plans."""
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -287,7 +287,7 @@ def _unpack_it_here(command: str) -> str:
     top = Path(command).parts[0]
     return (
         f"which is not there, in {Path.cwd()}: executors have it from --archives, and Spark plans data "
-        "sources beside the driver, by the same path. Unpack it here, too, or link it: "
+        "sources on the driver host, by the same path. Unpack it here, too, or link it: "
         f"ln -s {sys.prefix} {top}"
     )
 

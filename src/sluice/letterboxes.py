@@ -1,4 +1,4 @@
-"""Files by which processes beside the driver report to listeners in the application.
+"""Files by which processes on the driver host report to listeners in the application.
 
 Spark's progress events carry nothing of a Python sink, and before 4.2 nothing of a Python source. A listener
 runs in the application's process, while commits and planning run in others, on the same host and mostly as

@@ -88,7 +88,7 @@ def _log_once(what: str, taken: str) -> None:
 
 
 _MISSPELT: Final = 0.85
-"""How alike two names are, from 0 to 1, from which on one is taken for a misspelling of the other."""
+"""Two names that are at least this similar (0 to 1) count as one name and a misspelling of it."""
 _PROPOSALS: Final = 3
 
 

@@ -104,7 +104,7 @@ class DynamoDbStreamsSource(LogSource):
             pause, max(EMPTY_PAGES_IN_RANGE, self.config.empty_pages), is_endpoint_known=True
         )
 
-    # --- beside the driver ----------------------------------------------------------------------------
+    # --- on the driver host ----------------------------------------------------------------------------
 
     def create_enumerator(self, *, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
         return self.enumerator_of(self._beside_driver(), subscriptions)

@@ -113,7 +113,7 @@ class KinesisSource(LogSource):
 
         return to_record_batches(pages, unpack=self.config.deaggregate)
 
-    # --- beside the driver ----------------------------------------------------------------------------
+    # --- on the driver host ----------------------------------------------------------------------------
 
     def create_enumerator(
         self, *, subscriptions: Subscriptions | None = None, figures: ReadFigures | None = None

@@ -91,7 +91,7 @@ class _RowCheck:
 
     def checked(self, batch: Any) -> pa.RecordBatch:
         """The batch with exactly the schema that Spark expects."""
-        import pyarrow as pa  # noqa: PLC0415 - not beside the driver
+        import pyarrow as pa  # noqa: PLC0415 - not on the driver host
 
         if not isinstance(batch, pa.RecordBatch):
             self._fail(f"rows come as pyarrow.RecordBatch, not as {type(batch).__name__}")

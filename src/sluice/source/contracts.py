@@ -133,7 +133,7 @@ class Source(ABC):
     def schema(self) -> pa.Schema | str:
         """The columns: an Arrow schema, or a schema of Spark's as text (``"id long, name string"``).
 
-        Called at ``load()``, and beside the driver. It may read what the options point at.
+        Called at ``load()``, and on the driver host. It may read what the options point at.
         """
 
     @classmethod
@@ -186,7 +186,7 @@ class Source(ABC):
         """What one batch of a streaming query may hold."""
         return self.settings.limits
 
-    # --- beside the driver ----------------------------------------------------------------------------
+    # --- on the driver host ----------------------------------------------------------------------------
 
     def create_enumerator(self) -> SplitEnumerator[Any, Any]:
         """Finds splits and says where batches end; see `SplitEnumerator`."""
@@ -308,7 +308,7 @@ BaseSplitEnumerator = SplitEnumerator
 
 
 class Coordinator:
-    """Plans a streaming query beside the driver, and says what tasks need to know; FLIP-27's coordinator.
+    """Plans a streaming query on the driver host, and says what tasks need to know; FLIP-27's coordinator.
 
     Attributes:
         enumerator: finds splits and plans batches.

@@ -49,9 +49,9 @@ FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss",
     BOOLEAN,
     True,
-    "Fail if records between two batches have expired or a shard has vanished; `false`: log it and go on. A "
-    "shard that listings lack has vanished only if the service says so; until then the query waits, with a "
-    "warning.",
+    "Fail if records between two batches have expired or a shard has vanished; `false`: log it and go on. If "
+    "a listing lacks a shard, the query warns and waits until it is listed, or the service says that it is "
+    "gone.",
     shown_default="true",
 )
 

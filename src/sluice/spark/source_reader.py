@@ -1,6 +1,6 @@
 """Spark's reader interfaces in front of `sluice.source`.
 
-Two processes use a reader. Spark calls the planning methods in a process beside the driver, and sends a
+Two processes use a reader. Spark calls the planning methods in a process on the driver host, and sends a
 pickled copy to the tasks, which call ``read``. So a reader holds plain data; a process makes what it works
 with, and imports it, when it needs it. ``docs/architecture.md`` follows a batch from here on.
 """

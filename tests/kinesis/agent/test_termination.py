@@ -1,4 +1,4 @@
-"""When the agent beside the driver ends, and what it does then."""
+"""When the agent on the driver host ends, and what it does then."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_shard_is_assigned_when_the_first_agent_joins(hub: Hub) -> None:
 
     worker = hub.join("a")
 
-    # Only the agent beside the driver deregisters anything.
+    # Only the agent on the driver host deregisters anything.
     assert worker.received() == ConsumersChanged({"clicks": "arn"}, ())
     hub.settle()
     assert worker.received() == Subscribe(SPLITS[0], 1, START)

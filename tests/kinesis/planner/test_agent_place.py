@@ -1,4 +1,4 @@
-"""Where the agent beside the driver listens, and where tasks find it, on what Spark's command line says."""
+"""Where the agent on the driver host listens, and where tasks find it, on what Spark's command line says."""
 
 from __future__ import annotations
 

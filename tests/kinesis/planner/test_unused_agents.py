@@ -120,7 +120,7 @@ def test_an_agent_that_is_asked_stays(
 def test_workers_whose_agents_cannot_join_are_not_paid_for(
     make: Callable[..., Planning], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each task starts one, which can't reach the one beside the driver. A host that joins can."""
+    """Each task starts one, which can't reach the one on the driver host. A host that joins can."""
     joining, blocked = make(agent="workers"), make(agent="workers")
     for planning in (joining, blocked):
         planning.listening()

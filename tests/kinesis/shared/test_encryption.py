@@ -73,7 +73,7 @@ def test_a_request_that_comes_with_the_handshake_is_answered(certificate: Certif
 
 
 def test_links_ask_and_answer_over_it(certificate: Certificate) -> None:
-    """As between the agent beside the driver and one on a worker host."""
+    """As between the agent on the driver host and one on a worker host."""
     joined: queue.SimpleQueue[Channel] = queue.SimpleQueue()
     is_over = threading.Event()
 

@@ -2,7 +2,7 @@
 
 The timeouts of urllib3 start anew with every byte, for each part of a request. An `Exchange` has one deadline
 for all parts: making a connection, through a proxy and with TLS, sending, and receiving headers and body.
-After it the connection is shut down, so that the thread which waits for it goes on at once.
+After it the connection is shut down, so that the thread that waits for it returns at once.
 """
 
 from __future__ import annotations

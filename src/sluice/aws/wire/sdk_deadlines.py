@@ -140,7 +140,7 @@ def read_stream(body: Any) -> bytes:
 
 
 def shut_down(body: Any) -> None:
-    """Ends the connection that an answer's body comes through: a thread that waits for it goes on at once.
+    """Shuts down the connection of an answer's body, so that a thread that reads it returns at once.
 
     Closing the body would wait for that thread, which holds the lock of the socket's buffer.
 

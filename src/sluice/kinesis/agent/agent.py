@@ -1,7 +1,7 @@
 """The agent: the process that keeps subscriptions open between batches, or polls instead.
 
-An agent ends when its link closes. Beside the driver the link is a socket pair with the planning process;
-on a worker host it is a connection to the agent beside the driver.
+An agent ends when its link closes. On the driver host the link is a socket pair with the planning process;
+on a worker host it is a connection to the agent on the driver host.
 
 When a query is stopped, the planning process is killed too fast to deregister consumers. So it writes a byte
 into a pipe, and the agent deregisters what the query registered. A link that closes without that byte means
@@ -9,7 +9,7 @@ a crash: the query will be back, and needs its consumers. Only those are deregis
 does not name yet: the next run could not know them for its own. `termination` says what signals do.
 
 Over its link an agent also notices that the other end is silent (`sluice.kinesis.shared.link`). An agent on a
-worker host ends if that lasts half a minute. The agent beside the driver does not: the planning process may
+worker host ends if that lasts half a minute. The agent on the driver host does not: the planning process may
 stand still, and stop the query after that.
 
 Run as ``python -m sluice.kinesis.agent <link> <stop> <planner>`` with two open file descriptors and a
@@ -206,7 +206,7 @@ class Agent:
         with self._asked_lock:
             self._asked += 1
         if isinstance(self._shards, WorkerAgents):
-            raise RangeUnavailable("the agent beside the driver has no subscriptions; those on workers have")
+            raise RangeUnavailable("the agent on the driver host has no subscriptions; those on workers have")
         return self._shards.read(request)
 
     def _open_source(self, split: SplitId, start: IteratorStart, buffer: ShardBuffer) -> Subscriber:
@@ -249,7 +249,7 @@ def main(arguments: list[str]) -> None:
 
     Args:
         arguments: two file descriptors, of the link and of the stop pipe, and the process id of the planning
-            process, for an agent beside the driver; none for an agent on a worker host.
+            process, for an agent on the driver host; none for an agent on a worker host.
     """
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -296,7 +296,7 @@ def _run_beside_driver(link_descriptor: int, stop_descriptor: int, planner: int)
 
 
 def _start(setup: AgentSetup, link: Link) -> Agent:
-    """Makes the agent beside the driver.
+    """Makes the agent on the driver host.
 
     Raises:
         SystemExit: it can't start. The planner has been told why: a traceback here is far from its log line.
@@ -342,7 +342,7 @@ def _run_on_worker() -> None:
     def check() -> None:
         agent.report_figures()
         if link.unanswered >= GIVEN_UP_AFTER:
-            _log.warning("the agent beside the driver does not answer: the agent on this host ends")
+            _log.warning("the agent on the driver host does not answer: the agent on this host ends")
             link.close()
 
     link.start(check)

@@ -1,4 +1,4 @@
-"""When the agent beside the driver ends, and whether the query was stopped then.
+"""When the agent on the driver host ends, and whether the query was stopped then.
 
 It ends when its link closes. A stop may signal all processes of a query at once, as a service manager does to
 end a control group. If the agent died of that signal, the consumer would stay registered. So SIGTERM ends it

@@ -1,6 +1,6 @@
 """Assigns shards to the agents on worker hosts.
 
-This runs in the agent beside the driver, which has no subscriptions itself then.
+This runs in the agent on the driver host, which has no subscriptions itself then.
 """
 
 from __future__ import annotations

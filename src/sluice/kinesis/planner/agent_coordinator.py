@@ -1,4 +1,4 @@
-"""Coordinates reading by an agent beside the driver: what the agent has, neither planner nor tasks read."""
+"""Coordinates reading by an agent on the driver host: what the agent has, neither planner nor tasks read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the agent beside the driver listens, and where tasks find it.
+"""Where the agent on the driver host listens, and where tasks find it.
 
 Spark knows at which address executors find the driver, and tells tasks, but not the planning process. So on a
 cluster tasks fill in the host.
@@ -28,7 +28,7 @@ _ALL: Final = ""
 
 
 def set_up_agent(config: SourceConfig, spark: SparkSettings) -> AgentSetup:
-    """The set-up of the agent beside the driver. One that only deregisters consumers is for this host alone.
+    """The set-up of the agent on the driver host. One that only deregisters consumers is for this host alone.
 
     Raises:
         OptionError: as `place_agent` and `check_encryption`.
@@ -40,7 +40,7 @@ def set_up_agent(config: SourceConfig, spark: SparkSettings) -> AgentSetup:
 
 
 def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
-    """Where to put the agent beside the driver.
+    """Where to put the agent on the driver host.
 
     With a ``local`` master nothing else can reach it. Otherwise it listens as Spark's driver does.
 
@@ -70,7 +70,7 @@ def check_encryption(setup: AgentSetup) -> None:
 
     Raises:
         OptionError: records have to be encrypted, and can't be; or the user's certificate can't be read here,
-            where the agent beside the driver needs it, too.
+            where the agent on the driver host needs it, too.
     """
     if not setup.is_encrypted:
         return

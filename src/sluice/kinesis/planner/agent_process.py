@@ -1,4 +1,4 @@
-"""The agent beside the driver as a child process, and how each of the two learns that the other has ended."""
+"""The agent on the driver host as a child process, and how each notices that the other has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["AgentProcess", "StopSignals", "is_alive"]
 
 
 class AgentProcess:
-    """An agent beside the driver in a process of its own.
+    """An agent on the driver host in a process of its own.
 
     It has a session of its own, so that no signal to this process' group reaches it. A signal to each process
     of the application does; `sluice.kinesis.agent.termination` says what it does then.

@@ -1,4 +1,4 @@
-"""Starts the agent beside the driver, and another one when it has died or does not answer."""
+"""Starts the agent on the driver host, and another one when it has died or does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coordinates reading beside the driver: creates the enumerator, and what fan-out or a polling agent needs.
+"""Coordinates reading on the driver host: creates the enumerator, and what fan-out or a polling agent needs.
 
 A query that polls without an agent imports nothing that they need.
 """

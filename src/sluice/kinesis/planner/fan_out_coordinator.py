@@ -1,4 +1,4 @@
-"""Coordinates fan-out beside the driver: registers consumers, and runs the agent that holds subscriptions
+"""Coordinates fan-out on the driver host: registers consumers, and runs the agent that holds subscriptions
 between batches.
 """
 

@@ -18,7 +18,7 @@ class FanOutAssignment:
     Attributes:
         arns: stream's name to the ARN of its consumer.
         agents: the agent that has a subscription to a shard; a shard without one is missing here.
-        hub: the agent beside the driver, which agents on worker hosts join; None where it does not listen.
+        hub: the agent on the driver host, which agents on worker hosts join; None where it does not listen.
         hosts: worker hosts that have an agent.
         recoveries: how often agents were well again: tasks ask anew those that they leave alone since before.
         is_streaming: another batch follows, for which agents keep subscriptions open.

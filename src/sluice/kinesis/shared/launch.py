@@ -27,7 +27,7 @@ STOP: Final = b"s"
 """What the planning process writes into the stop pipe of its agent when the query is stopped."""
 
 HELD_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-"""The agent beside the driver is started with these blocked, and unblocks them when it can handle them."""
+"""The agent on the driver host is started with these blocked, and unblocks them when it can handle them."""
 
 _PACKAGE: Final = "sluice.kinesis.agent"
 _SECRET_BYTES: Final = 32
@@ -57,7 +57,7 @@ ON_THIS_HOST: Final = AgentPlace("127.0.0.1", "127.0.0.1")
 
 @dataclass(frozen=True)
 class AgentSetup:
-    """The first message to an agent beside the driver.
+    """The first message to an agent on the driver host.
 
     Attributes:
         agent: what agents may hold, and where they listen.
@@ -87,7 +87,7 @@ class WorkerAgentSetup(AgentSetup):
     """The first message to an agent on a worker host. Its place is its address on the way to the hub.
 
     Attributes:
-        hub: the agent beside the driver, which it joins.
+        hub: the agent on the driver host, which it joins.
     """
 
     hub: Address
@@ -97,7 +97,7 @@ def agent_command(*numbers: int) -> tuple[str, ...]:
     """The command line of an agent.
 
     Args:
-        numbers: for the agent beside the driver, the file descriptors of its link and of its stop pipe, and
+        numbers: for the agent on the driver host, the file descriptors of its link and of its stop pipe, and
             the process id of the planning process; none for an agent on a worker host.
     """
     return (sys.executable, "-m", _PACKAGE, *map(str, numbers))

@@ -1,7 +1,7 @@
 """Messages between processes of fan-out that live longer than a batch, and how each notices that the other is
 silent.
 
-There is a link between the planning process and the agent beside the driver, and one between that agent and
+There is a link between the planning process and the agent on the driver host, and one between that agent and
 each agent on a worker host. A process that dies closes its links. One that is stopped or hangs, or whose host
 is gone, does not. So each end asks the other for a word once a second, and what answers is the loop that
 handles the messages there.

@@ -136,7 +136,7 @@ class StartFailed(msgspec.Struct, tag=True, frozen=True):
 
 
 class JoinHub(msgspec.Struct, tag=True, frozen=True):
-    """Agent on a worker host to the agent beside the driver: shards may be assigned to it.
+    """Agent on a worker host to the agent on the driver host: shards may be assigned to it.
 
     Attributes:
         server: where tasks may connect to it.

@@ -1,6 +1,6 @@
 """Starts the agent of a worker host, by the first task there that finds none.
 
-A host is known by an address: the one that it has on its way to the agent beside the driver. Its agent
+A host is known by an address: the one that it has on its way to the agent on the driver host. Its agent
 listens there. No host is asked for its name, which need not resolve, and may mean the same loopback address
 everywhere.
 """
@@ -134,7 +134,7 @@ class AgentStarter:
             except OSError as error:
                 self._next_start[hub] = now + _START_INTERVAL
                 _log.warning(
-                    "can't start an agent on this host for the one beside the driver at %s; tasks "
+                    "can't start an agent on this host for the one on the driver host at %s; tasks "
                     "here read without one, next attempt in %.0f s: %s",
                     hub,
                     _START_INTERVAL,
@@ -172,7 +172,7 @@ def start_agent_if_wanted(config: SourceConfig, assignment: FanOutAssignment) ->
     """Starts an agent on this host if agents run on the workers, unless there is one.
 
     If tasks of two processes start one each, the second agent is refused, and ends. An agent does not end
-    with the task or its Python worker, but with the agent beside the driver.
+    with the task or its Python worker, but with the agent on the driver host.
     """
     if config.agent is not None and config.agent.on_workers:
         _shared.start(config, config.agent, assignment)

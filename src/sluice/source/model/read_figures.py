@@ -1,4 +1,4 @@
-"""What was read of each split, in numbers: counted in tasks and beside the driver, and added up there.
+"""What was read of each split, in numbers: counted in tasks and on the driver host, and added up there.
 
 With them goes what only a task that reads can notice: that somebody else uses what the query reads with.
 """
