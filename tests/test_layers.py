@@ -27,6 +27,7 @@ class Layer(NamedTuple):
 
 SHIMS = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 BASE = (
+    "sluice.__version__",
     "sluice.errors",
     "sluice.hosts",
     "sluice.instants",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sluice.source import Source
 
-    __version__: str
+__version__ = "0.1.0"
 
 __all__ = [
     "CommitError",
@@ -120,20 +120,6 @@ def warn_of_dropped_rows(spark: SparkSession) -> None:
     from sluice.spark.dropped_rows import listen  # noqa: PLC0415 - imports Spark
 
     listen(spark)
-
-
-if not TYPE_CHECKING:  # to a type checker it is a name like others, and misspelt ones are errors
-
-    def __getattr__(name: str) -> str:
-        """``sluice.__version__``: of the installed distribution, looked up when it is asked for."""
-        if name != "__version__":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import metadata  # noqa: PLC0415 - Spark imports this package in each of its Pythons
-
-        try:
-            return metadata.version("pyspark-sluice")
-        except metadata.PackageNotFoundError:
-            return "0"  # a directory that is on the path and was not installed
 
 
 def _warn_if_spark_will_not_find_it() -> None:

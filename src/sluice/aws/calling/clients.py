@@ -12,7 +12,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -29,6 +28,7 @@ from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
+from sluice import __version__
 from sluice.aws.calling.connection import DEFAULT_SESSION_NAME, ConnectionConfig
 from sluice.aws.calling.provided_credentials import use_provided
 from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact, set_failed_operation
@@ -213,7 +213,7 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
             max_pool_connections=_POOL_CONNECTIONS,
             tcp_keepalive=True,
             user_agent=_user_agent(session),
-            user_agent_extra=f"sluice/{_version()}",
+            user_agent_extra=f"sluice/{__version__}",
             **({} if config.sends_checksums else _without_checksums()),
         ),
         **credentials,
@@ -323,13 +323,6 @@ class _RoleProvider(CredentialProvider):
 
     def _sts(self, service: str, **credentials: Any) -> Any:
         return _new_client(self._source, self._config, service, **credentials)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("pyspark-sluice")
-    except metadata.PackageNotFoundError:
-        return "0"
 
 
 def _as_option_error(config: ConnectionConfig, error: Exception) -> OptionError:

@@ -7,12 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from operator import itemgetter
 from typing import Any, ClassVar
 
 import msgspec
 
+from sluice import __version__
 from sluice.aws.calling.connection import CONNECT_TIMEOUT, CONNECTION_OPTIONS, READ_TIMEOUT, ConnectionConfig
 from sluice.destinations.http import options as http_options
 from sluice.destinations.http.call import HttpCall
@@ -127,7 +127,8 @@ class HttpDestination(Destination[bytes]):
             ca_bundle=values.get(http_options.CA_BUNDLE),
             client_certificate=values.get(http_options.CLIENT_CERTIFICATE),
         )
-        headers = {"user-agent": _user_agent(), "accept": "application/json"} | body.headers | headers
+        ours = {"user-agent": f"pyspark-sluice/{__version__}", "accept": "application/json"}
+        headers = ours | body.headers | headers
         return cls(
             HttpCall(transport, headers, secrets=http_options.secrets_from_options(values)),
             rules=rules,
@@ -295,10 +296,3 @@ def _refuse_options_of_aws(values: OptionValues) -> None:
             values.reject(
                 option.key, "is for AWS: destination 'http' has it for a deadLetterPath in S3 alone"
             )
-
-
-def _user_agent() -> str:
-    try:
-        return f"pyspark-sluice/{metadata.version('pyspark-sluice')}"
-    except metadata.PackageNotFoundError:
-        return "pyspark-sluice"
