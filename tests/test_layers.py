@@ -29,6 +29,7 @@ SHIMS = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams"
 BASE = (
     "sluice.__version__",
     "sluice.errors",
+    "sluice.garbage_collection",
     "sluice.hosts",
     "sluice.instants",
     "sluice.letterboxes",

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl
 
 import boto3.session
 import botocore.credentials
+import botocore.loaders
 import botocore.session
 import pytest
 from botocore import exceptions as sdk
@@ -163,6 +164,27 @@ def test_a_forked_child_makes_its_own_client(monkeypatch: pytest.MonkeyPatch) ->
         clients._renew_lock()
     assert clients._lock is not held
     assert not clients._lock.locked()
+
+
+@pytest.mark.parametrize("service", clients._SERVICES)
+def test_the_sdks_descriptions_are_read_as_the_sdk_does(service: str) -> None:
+    own, ours = botocore.loaders.create_loader(), clients._loader(None)
+    for kind in ("service-2", "endpoint-rule-set-1"):
+        assert ours.load_service_model(service, kind) == own.load_service_model(service, kind)
+    assert ours.load_data("endpoints") == own.load_data("endpoints")
+
+
+def test_a_broken_description_of_the_user_s_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "endpoints.json").write_text('{"partitions": ')
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
+    with pytest.raises(OptionError, match=r"endpoints\.json: Input data was truncated"):
+        client_for(LOCAL, "kinesis")
+
+
+def test_garbage_collection_goes_on_once_a_client_is_made() -> None:
+    client_for(LOCAL, "kinesis")
+
+    assert gc.isenabled()
 
 
 def test_the_sdk_makes_one_attempt_with_our_timeouts() -> None:

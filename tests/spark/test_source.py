@@ -351,12 +351,14 @@ def test_a_task_reads_its_ranges(mode: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     copy = pickle.loads(pickle.dumps(made))
     assignment = FanOutAssignment({"clicks": "arn:consumer"})
-    frozen: list[bool] = []
-    monkeypatch.setattr(source_reader, "freeze_loaded_objects", lambda: frozen.append(bool(seen)))
+    frozen: list[tuple[bool, bool]] = []
+    monkeypatch.setattr(
+        source_reader, "freeze_loaded_objects", lambda *, collect: frozen.append((bool(seen), collect))
+    )
     list(copy.read(source_reader.RangesPartition((wanted,), assignment)))
 
     assert seen == [(made._source.config, ReadTask((wanted,), assignment))]
-    assert frozen == [True]  # at the end, when the SDK is loaded
+    assert frozen == [(True, False)]  # when the SDK is loaded
 
 
 def test_a_batch_read_of_nothing_has_one_empty_partition(monkeypatch: pytest.MonkeyPatch) -> None:

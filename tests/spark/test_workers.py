@@ -21,15 +21,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     workers._freeze.cache_clear()
 
 
-def test_what_is_loaded_is_frozen_at_the_end_of_the_first_task(
-    calls: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("collect", [True, False])
+def test_what_is_loaded_is_frozen_in_the_first_task(
+    calls: list[str], monkeypatch: pytest.MonkeyPatch, *, collect: bool
 ) -> None:
     """Once: what later tasks leave behind is garbage, and must be collected."""
     monkeypatch.setattr(TaskContext, "get", object)
-    workers.freeze_loaded_objects()
-    workers.freeze_loaded_objects()
+    workers.freeze_loaded_objects(collect=collect)
+    workers.freeze_loaded_objects(collect=collect)
 
-    assert calls == ["collect", "freeze"]
+    assert calls == [*["collect"] * collect, "freeze"]
 
 
 class FakeTask:

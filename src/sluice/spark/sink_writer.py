@@ -141,7 +141,7 @@ class _SinkWriter:
             in_known_time_zones(iterator),
             write_id=write_id,
         )
-        freeze_loaded_objects()
+        freeze_loaded_objects(collect=True)
         return CommitMessage(result, not isinstance(setup, CommittingSinkSetup) and _is_speculative())
 
     @shorten_traceback

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from sluice.errors import SluiceError
+from sluice.garbage_collection import without_garbage_collection
 from sluice.source.checks import checked_offsets, checked_rows
 from sluice.source.contracts import ReadTask
 from sluice.source.model.logged_offsets import LoggedOffsets
@@ -30,7 +31,6 @@ from sluice.spark.workers import (
     freeze_loaded_objects,
     ids_of_query,
     is_repeated,
-    without_garbage_collection,
 )
 
 if TYPE_CHECKING:
@@ -274,11 +274,7 @@ def _read(source: Source, schema: StructType | None, partition: InputPartition) 
     task = ReadTask(given.ranges, given.assignment, driver_host(), is_repeated())
     is_complete = False
     try:
-        with without_garbage_collection():
-            rows = source.read_task(task)
-        if schema is not None:
-            rows = checked_rows(source, given.ranges, rows, _arrow_schema(schema))
-        yield from rows
+        yield from _rows(source, schema, task)
         is_complete = True
     except SluiceError as error:
         raise shortened(error) from error.__cause__
@@ -287,7 +283,18 @@ def _read(source: Source, schema: StructType | None, partition: InputPartition) 
             query, run = ids_of_query()
             address = given.report.found_at(task.driver_host)
             send_report(address, task.figures, is_complete=is_complete, query=query, run=run)
-    freeze_loaded_objects()  # the SDK is loaded by now
+
+
+def _rows(source: Source, schema: StructType | None, task: ReadTask) -> Iterator[pa.RecordBatch]:
+    with without_garbage_collection():
+        rows = iter(source.read_task(task))
+        if schema is not None:
+            rows = checked_rows(source, task.ranges, rows, _arrow_schema(schema))
+        first = next(rows, None)
+    freeze_loaded_objects(collect=False)  # the SDK is loaded by now
+    if first is not None:
+        yield first
+        yield from rows
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

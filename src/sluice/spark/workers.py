@@ -1,11 +1,9 @@
-"""What a Python worker knows of its task and query, and when it collects garbage."""
+"""What a Python worker knows of its task and query, and which objects it never collects."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
-from collections.abc import Iterator
 
 from pyspark import TaskContext
 
@@ -14,7 +12,6 @@ __all__ = [
     "freeze_loaded_objects",
     "ids_of_query",
     "is_repeated",
-    "without_garbage_collection",
 ]
 
 
@@ -38,34 +35,24 @@ def is_repeated() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def freeze_loaded_objects() -> None:
-    """Exempts what is loaded now from garbage collection. Called at the end of a task; works once a process.
+def freeze_loaded_objects(*, collect: bool) -> None:
+    """Exempts what is loaded now from garbage collection. Works once a process.
 
     Spark collects garbage after each task. With the SDK loaded that takes 30 ms or more, most of the time of
     a small batch; without the objects that stay for good it takes almost none. See
     https://docs.python.org/3/library/gc.html#gc.freeze. Outside a task nothing is frozen.
+
+    Args:
+        collect: collects garbage first. What is there now would stay for good otherwise, and before a task's
+            first rows that is next to nothing.
     """
     if TaskContext.get() is not None:
-        _freeze()
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Pauses garbage collection, for imports: they make many objects and hardly any garbage, and collection
-    takes a quarter of their time, 50 ms of CPU of a planning process.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+        _freeze(collect)
 
 
 @functools.cache
-def _freeze() -> None:
+def _freeze(collect: bool) -> None:
     """Freezes once in a process: another freeze would keep the garbage of the tasks in between."""
-    gc.collect()
+    if collect:
+        gc.collect()
     gc.freeze()

@@ -7,14 +7,17 @@ calls expired or does not know are loaded anew, unless they are options.
 
 from __future__ import annotations
 
+import gzip
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
+import msgspec
 from botocore import exceptions as sdk
 from botocore.config import Config
 from botocore.configprovider import ConfiguredEndpointProvider
@@ -24,7 +27,7 @@ from botocore.credentials import (
     CredentialResolver,
     DeferredRefreshableCredentials,
 )
-from botocore.loaders import Loader, create_loader
+from botocore.loaders import JSONFileLoader, Loader, create_loader
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
@@ -35,6 +38,7 @@ from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact, 
 from sluice.aws.regions import service_of
 from sluice.aws.wire import hooks
 from sluice.errors import OptionError
+from sluice.garbage_collection import without_garbage_collection
 
 __all__ = ["Credentials", "client_for", "configured_endpoint", "credentials_for", "endpoint_for"]
 
@@ -156,7 +160,8 @@ def _kept(kept: OrderedDict[tuple[Any, ...], T], key: tuple[Any, ...], make: Cal
         if key in kept:
             kept.move_to_end(key)
             return kept[key]
-    made = make()
+    with without_garbage_collection():
+        made = make()
     with _lock:
         value = kept.setdefault(key, made)
         kept.move_to_end(key)
@@ -275,7 +280,24 @@ def _loader(folders: str | None) -> Loader:
     """The SDK's own loader, which would look into each of its 400 folders: 20 ms of CPU in every process."""
     loader: Any = create_loader(folders)
     loader.list_available_services = lambda _type: _SERVICES
+    loader.file_loader = _FileLoader()
     return cast("Loader", loader)
+
+
+class _FileLoader(JSONFileLoader):
+    """The SDK's own, with a faster decoder: that of endpoints takes 6 ms of CPU in every process, not 19."""
+
+    def load_file(self, file_path: str) -> Any:
+        for suffix, open_file in ((".json", open), (".json.gz", gzip.open)):
+            path = Path(file_path + suffix)
+            if path.is_file():
+                with open_file(path, "rb") as file:
+                    content = file.read()
+                try:
+                    return msgspec.json.decode(content)
+                except msgspec.DecodeError as error:
+                    raise ValueError(f"{path}: {error}") from None
+        return None
 
 
 def _configured(session: Session) -> Iterator[str]:
