@@ -129,6 +129,17 @@ def test_long_data_are_copied_once(many: int) -> None:
     assert 0.9 * len(body) < COUNTED.max_memory() < 1.2 * len(body)
 
 
+def test_a_few_large_records_become_columns() -> None:
+    """An object for each would copy their data twice: out of the page, and into a record batch."""
+    record = {ARRIVAL: 1, "Data": b"d" * 100_000, "PartitionKey": "k", "SequenceNumber": "4" * 56}
+    body = plainly_written({"MillisBehindLatest": 0, "Records": [record] * 3})
+
+    records = parsed_by_us(response_of(body), GET_RECORDS)["Records"]
+
+    assert isinstance(records, RecordColumns)
+    assert [each.data for each in records] == [record["Data"]] * 3
+
+
 def odd_records() -> list[tuple[str, dict[str, Any]]]:
     plain = {ARRIVAL: 1_700_000_000_123, "Data": b"data", "PartitionKey": "key", "SequenceNumber": "4" * 56}
     return [

@@ -184,6 +184,11 @@ class RecordBounds:
     def __len__(self) -> int:
         return len(self.bounds) // 5
 
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return self.bounds[-1] - self.bounds[0]
+
     def records(self) -> list[WireRecord] | None:
         """An object for each record; None if one is not written as the first."""
         found = self._fixed_values()
