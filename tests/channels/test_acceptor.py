@@ -9,6 +9,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -195,6 +196,24 @@ def test_noise_is_closed_at_once(bench: Bench, said: bytes) -> None:
     bench.settle()
 
     assert is_closed(connection)
+
+
+@pytest.mark.parametrize("is_greeted", [True, False])
+def test_a_task_that_does_not_wait_for_a_process_that_hung_is_no_stranger(
+    bench: Bench, caplog: pytest.LogCaptureFixture, *, is_greeted: bool
+) -> None:
+    """Its connection is accepted when it has gone; a warning would tell of somebody without the secret."""
+    before = len(list(Path("/dev/fd").iterdir()))
+    connection, _ = bench.hello()
+    if is_greeted:
+        bench.settle()
+    connection.close()
+    with caplog.at_level(logging.WARNING):
+        bench.settle()
+        bench.pass_time(60.0)
+
+    assert caplog.messages == []
+    assert len(list(Path("/dev/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPERM, errno.EPROTO])

@@ -290,6 +290,8 @@ class Acceptor:
                 self._advance(stranger)
         except BlockingIOError:
             return
+        except (EOFError, ConnectionError):  # a scanner, or a task that did not wait while this process hung
+            self._drop(stranger)
         except Exception:  # noqa: BLE001 - whatever fails, the connection is closed
             self._refuse(stranger)
 
