@@ -88,6 +88,18 @@ def test_the_word_of_a_silent_agent_is_not_believed(
     assert len(lines(caplog, "said nothing")) == 1
 
 
+def test_tasks_ask_an_agent_again_from_its_first_word_on(make: Callable[..., Planning]) -> None:
+    """Whoever plans a batch now trusts it, though the silence may never have been logged."""
+    planning = make()
+    agent = caught_up(planning)
+    assert planning.client.recoveries == 0
+    planning.now += 5.0
+    agent.answer()
+    planning.until(lambda: planning.client.agents([SPLIT]))
+
+    assert planning.client.recoveries == 1
+
+
 def test_an_agent_that_speaks_again_goes_on_where_batches_are(make: Callable[..., Planning]) -> None:
     """Polling has come further meanwhile. Shards that were not read any more are unsubscribed from."""
     planning = make()

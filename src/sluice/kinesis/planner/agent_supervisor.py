@@ -61,9 +61,6 @@ class AgentSupervisor:
         name: names the query's streams, for the log.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
-
-    Attributes:
-        recoveries: how often an agent spoke again after a silence.
     """
 
     def __init__(self, name: str, launch: Callable[[], AgentProcess], clock: Callable[[], float]) -> None:
@@ -75,11 +72,15 @@ class AgentSupervisor:
         self._next_start = 0.0
         self._failed_starts = 0
         self._known_problem = ""
-        self.recoveries = 0
 
     @property
     def is_running(self) -> bool:
         return self._agent is not None
+
+    @property
+    def recoveries(self) -> int:
+        """How often the agent that runs spoke again after a silence."""
+        return 0 if self._agent is None else self._agent.link.recoveries
 
     @property
     def is_silent(self) -> bool:
@@ -149,7 +150,6 @@ class AgentSupervisor:
                 self._clock() - agent.silent_since,
             )
             agent.silent_since = None
-            self.recoveries += 1
         if agent.link.unanswered >= (GIVEN_UP_AFTER if agent.has_listened else _START_LIMIT):
             agent.is_given_up = True
             _log.warning(

@@ -50,6 +50,7 @@ class Link:
     Attributes:
         unanswered: how often the peer was asked for a word since its last one. Time in which this process
             stood still itself does not count here.
+        recoveries: how often the peer spoke again after it counted as silent.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Link:
         channel.set_timeout(None)
         channel.limit_unacknowledged(GIVEN_UP_AFTER * ask_every)
         self.unanswered = 0
+        self.recoveries = 0
         self._channel = channel
         self._clock = clock
         self._ask_every = ask_every
@@ -115,6 +117,7 @@ class Link:
         """
         while True:
             frame = self._channel.receive()
+            self.recoveries += self.silence >= SILENT_AFTER
             self._heard_at = self._clock()
             self.unanswered = 0
             if len(frame) > 1:  # no message is that short
