@@ -14,10 +14,15 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from integration.model.limits import CallLimit, ReadLimit
+from query import at_horizon
 
 from sluice.errors import ServiceError
+from sluice.source.logs.data_loss import DataLossPolicy
 from sluice.source.logs.stream_log import IteratorStart, Page, Record, StreamInfo, StreamLog
 from sluice.source.model.splits import Split, SplitId
+from sluice.source.planning.enumerator import EnumeratorSettings, StreamEnumerator
+from sluice.source.planning.planner import Planner, PlannerSettings
+from sluice.source.probing.probe import Probe, ProbeSettings
 
 SECOND = 1_000_000
 MIB = 2**20
@@ -144,6 +149,10 @@ class SteadyLog(StreamLog):
         """How many records the shard has by now."""
         return self._count_before(self._shards[split].backlog, self.server_time() + 1)
 
+    def arrival(self, split: SplitId, index: int) -> int:
+        """When the record arrived whose number is `index` + 1."""
+        return self._arrival(self._shards[split].backlog, index)
+
     # --- inside ---
 
     def _arrival(self, backlog: Backlog, index: int) -> int:
@@ -182,3 +191,16 @@ class SideBySide:
 
     def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
         """Has no threads."""
+
+
+def new_enumerator(log: SteadyLog, seconds_per_read: float = 1.0) -> StreamEnumerator:
+    """Starts with the oldest record; see `ProbeSettings`."""
+    data_loss = DataLossPolicy(log, fail=True, now=log.server_time)
+    settings = PlannerSettings()
+    probe = Probe(
+        log, data_loss, ProbeSettings(log.sleep, clock=log.monotonic, seconds_per_read=seconds_per_read)
+    )
+    planner = Planner(probe, log.server_time, settings)
+    planner.close()
+    planner.pool._threads = SideBySide(log, settings.threads)  # type: ignore[assignment]
+    return StreamEnumerator(EnumeratorSettings(["s"], at_horizon), probe, planner)

@@ -26,17 +26,17 @@ def test_most_triggers_make_no_call() -> None:
 
 
 def test_a_busy_shard_takes_two_reads_whatever_its_rate() -> None:
-    """A small page that is full, and one record that arrived a moment ago, for a batch of 50,000.
+    """A page that is full, and one of records that arrived a moment ago, for a batch of 50,000.
 
-    Once more a few records are read first, which tell how large records are.
+    Before them a few records are read, which tell how large records are.
     """
     log = new_log()
     query = Query(log)
     records = put_many(log, 50_000, per_second=10_000)
     rows = query.run_batch()
     assert rows is not None
-    assert log.limits[:3] == [2, 100, 1]
-    assert len(rows[S0]) >= 40_000 - 1
+    assert log.limits[:3] == [2, 1000, 10_000]
+    assert len(rows[S0]) == 50_000
     query.run_to_end()
     check_exactly_once(query, records)
 
@@ -77,8 +77,8 @@ def test_a_short_page_is_not_the_tip() -> None:
     records = put_many(log, 500)
     rows = query.run_batch()
     assert rows is not None
-    # Of each shard two records that tell their size, a small page and a sample; a page holds ten records.
-    assert sum(map(len, rows.values())) == 44
+    # Of each shard two records that tell their size, and a page, which holds ten records.
+    assert sum(map(len, rows.values())) == 24
     query.run_to_end()
     check_exactly_once(query, records)
 
@@ -90,7 +90,7 @@ def test_an_empty_page_at_a_point_in_time_is_read_past() -> None:
     put_many(log, 50_000, per_second=10_000)
     query.log_start()
     query.plan()
-    assert log.limits == [2, 100, 1, 1]
+    assert log.limits == [2, 1000, 10_000, 10_000]
 
 
 def test_throttling_never_fails_the_query() -> None:

@@ -17,8 +17,9 @@ YEAR = 365 * 24 * 3600
 
 def search(oldest: int, newest: int, span: int) -> int:
     """Asks until what is left fits a page; returns how often."""
-    low, high, asked = NOW - oldest, NOW + 1, 0
-    while (instant := next_instant(NOW, low, high, span)) is not None:
+    begin = low = NOW - oldest
+    high, asked = NOW + 1, 0
+    while (instant := next_instant(begin, NOW, low, high, span)) is not None:
         assert low < instant < high
         if newest >= instant:
             low = instant
@@ -48,3 +49,13 @@ def test_a_pause_is_found_about_as_fast_in_a_year_as_in_an_hour(pause: int) -> N
     """The logarithm of a pause is halved, and not the time that it lies in."""
     asked = search(YEAR * SECOND, NOW - pause * SECOND, SECOND)
     assert asked <= search(3600 * SECOND, NOW - pause * SECOND, SECOND) + 3
+
+
+@pytest.mark.parametrize("written", [2, 60])
+def test_a_minute_of_records_is_found_about_as_fast_a_day_later_as_an_hour_later(written: int) -> None:
+    """And so is the logarithm of the time in which producers wrote."""
+    asked = [
+        search(past * SECOND, NOW - (past - written) * SECOND, SECOND) for past in (3600, 24 * 3600, YEAR)
+    ]
+    assert asked[2] <= asked[0] + 3
+    assert asked[1] <= 12

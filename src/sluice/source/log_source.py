@@ -37,6 +37,9 @@ __all__ = ["LogSource", "PushedCursors"]
 _POLL_INTERVAL: Final = 0.1
 """Seconds until the planner reads a split again if the service sets no limit. Spark asks 90 times a
 second."""
+_INTERVALS_PER_READ: Final = 4
+"""Pauses between two reads of a split until the planner reads it again. A task reads it once for each batch,
+so a query near the tip makes half of the reads that the service allows."""
 _UNLIMITED_BURST: Final = 1000
 """More reads in a second than the planner makes."""
 
@@ -155,8 +158,13 @@ class LogSource(Source):
         if self.reads_per_second is None:
             burst = _UNLIMITED_BURST
             return ProbeSettings(time.sleep, seconds_per_read=_POLL_INTERVAL, burst=burst, first_burst=burst)
-        burst = max(1, self.reads_per_second - 1)
-        return ProbeSettings(time.sleep, burst=burst, first_burst=self.reads_per_second)
+        interval = max(self.read_interval, 1.0 / self.reads_per_second)
+        return ProbeSettings(
+            time.sleep,
+            seconds_per_read=_INTERVALS_PER_READ * interval,
+            burst=max(1, self.reads_per_second - 1),
+            first_burst=self.reads_per_second,
+        )
 
     # --- what is made of a log --------------------------------------------------------------------------
 

@@ -92,7 +92,8 @@ RECORDS_INTERVAL = Option(
     "getRecordsInterval",
     duration(),
     0.2,
-    "Polling: pause between two reads of one shard.",
+    "Polling: pause between two reads of one shard in a task. The planner reads a shard after four of them, "
+    "and each batch once, so raise it if other applications poll the shard.",
     shown_default="200ms",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,15 +17,12 @@ from sluice.source.planning.aligner import Aligner
 from sluice.source.planning.alignment_bound import alignment_bound, without_orphans
 from sluice.source.probing.pool import ProbePool
 from sluice.source.probing.probe import Probe
-from sluice.source.probing.session import LARGEST_PAGE, SAMPLE, SMALL_PAGE, ProbeSession
+from sluice.source.probing.session import LARGEST_PAGE, SAMPLE, ProbeSession
 from sluice.source.settings import Limits
 from sluice.source.state.split_state import Reach, SplitState
 
 __all__ = ["Planner", "PlannerSettings"]
 
-_TIP_DELAY = MICROS_PER_SECOND
-"""How long ago the cut point of a busy split arrived (microseconds): later records may not be readable
-yet."""
 _CLOCK_DOUBT = MICROS_PER_SECOND
 """By how much the service's clock may be ahead of what is known of it (microseconds): answers tell
 seconds."""
@@ -71,6 +69,7 @@ class Planner:
         self._probe = probe
         self._now = now
         self._clock = probe.settings.clock
+        self._due_until = -math.inf  # splits that may be read up to then (monotonic seconds) are read now
         self.max_drift = settings.max_drift
         awaits_missing = not settings.fail_on_missing
         self.pool = ProbePool(probe, settings.threads, settings.patience, awaits_missing=awaits_missing)
@@ -93,6 +92,9 @@ class Planner:
             DataLossError: records after a position are gone, and the query has to fail on data loss.
             ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
+        now = self._clock()
+        together = self._probe.settings.read_together if any(state.is_due(now) for state in states) else 0.0
+        self._due_until = now + together
         planned, orphans = without_orphans(states, self._plan_each(states, limits))
         ends = self._aligner.align(states, planned, orphans, held)
         if not _moves(states, ends):
@@ -200,28 +202,27 @@ class Planner:
             return Closed()  # nothing can follow the end of a closed split
         # A split with unread records has to be at its tip anew, or it would hold back others by its old one.
         is_stale = not state.cut_points or (self.max_drift is not None and state.reach is Reach.TIP)
-        if state.is_due(self._clock()) and is_stale and state.reach is not Reach.TARGET:
-            exact = _must_be_exact(limits, state)
-            session.read_page(SMALL_PAGE, exact=exact)
-            if state.cut_points and not state.is_exhausted:
-                session.seek_to_tip(self._tip_at(limits), exact=exact)
+        if state.is_due(self._due_until) and is_stale and state.reach is not Reach.TARGET:
+            if _must_be_exact(limits, state):
+                self._read_to_tip(session, state, self._now() + _CLOCK_DOUBT)
+            else:
+                session.read_near_tip()
         return state.cut_at(len(state.cut_points))
-
-    def _tip_at(self, limits: Limits) -> int:
-        """The instant (microseconds) that counts as the tip of a busy split."""
-        return self._now() + (_CLOCK_DOUBT if limits.may_be_last else -_TIP_DELAY)
 
     def _reads_for_tip(self, state: SplitState) -> bool:
         """Whether `_plan_to_tip` may read the split, and not only look at what is known of it."""
-        return not state.is_pushed and (state.split.is_closed or state.is_due(self._clock()))
+        return not state.is_pushed and (state.split.is_closed or state.is_due(self._due_until))
 
     def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
         if state.split.is_closed:
             return Closed()
+        self._read_to_tip(session, state, until)
+        return state.cut_at(len(state.cut_points))
+
+    def _read_to_tip(self, session: ProbeSession, state: SplitState, until: int) -> None:
         session.read_page(SAMPLE, exact=True)
         if state.cut_points and not state.is_exhausted:
-            session.seek_to_tip(until, exact=True)
-        return state.cut_at(len(state.cut_points))
+            session.seek_to_tip(until)
 
     def _plan_with_limits(self, states: Collection[SplitState], limits: Limits) -> dict[SplitId, End]:
         """With limits, all splits advance to the same arrival time."""
@@ -242,7 +243,7 @@ class Planner:
 
     def _sample(self, share: int, limits: Limits, session: ProbeSession, state: SplitState) -> None:
         """Reads ahead until the density is known; often that serves several batches without another read."""
-        if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._clock()):
+        if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._due_until):
             return
         if state.cut_points and (state.reach is Reach.TIP or is_sampled(state, share)):
             return
@@ -260,8 +261,10 @@ class Planner:
         if needs_no_seek or not state.cut_points or state.reads.unanswered_since is not None:
             return state.cut_at(count)
         exact = _must_be_exact(limits, state)
-        if until is None:
-            session.seek_to_tip(self._tip_at(limits), exact=exact)
+        if until is None and exact:
+            session.seek_to_tip(self._now() + _CLOCK_DOUBT)
+        elif until is None:
+            session.seek_near_tip()
         else:
             session.seek_to_time(until, exact=exact)
             is_strict = limits.span is not None

@@ -40,6 +40,11 @@ class ProbeSettings:
     first_burst: int = 5
     empty_pages_for: float = 5.0
 
+    @property
+    def read_together(self) -> float:
+        """Seconds by which a split is read early if another one is due, so that one batch has both."""
+        return self.seconds_per_read / 4
+
 
 class Probe:
     """Reaches the service. What is learnt of a split goes into its `SplitState`.

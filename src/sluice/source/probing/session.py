@@ -21,12 +21,10 @@ from sluice.source.model.positions import sequence_of
 from sluice.source.probing.probe import Probe
 from sluice.source.state.split_state import SplitState
 
-__all__ = ["LARGEST_PAGE", "SAMPLE", "SMALL_PAGE", "ProbeSession", "next_instant"]
+__all__ = ["LARGEST_PAGE", "SAMPLE", "ProbeSession", "next_instant"]
 
 _log = logging.getLogger(__name__)
 
-SMALL_PAGE: Final = 100
-"""Records asked for where few may have come."""
 SAMPLE: Final = 1_000
 """Records that tell how dense a backlog is."""
 LARGEST_PAGE: Final = 10_000
@@ -40,9 +38,14 @@ _FIRST_PAGE: Final = 2
 _PAGE_BYTES: Final = 2**20
 """Bytes that a page of a probe should hold, about. After a page of more than 2 MiB Kinesis refuses to read
 the shard for some seconds, and a task may have to read it next."""
+_NEAR_TIP_BYTES: Final = 2**17
+"""Bytes that a page near the tip should hold, about: what a shard of small records gets in a second. The task
+reads the same records again."""
 _EMPTY_PAGES_SHARE: Final = 0.1
 """For at least this share of the time since a split was read last, a plan reads on among empty pages. If the
 iterator has expired since, it begins with the same ones again, so triggers that are far apart read more."""
+_TIP_DELAY: Final = MICROS_PER_SECOND // 2
+"""How old the end of a batch of a busy split may be (microseconds)."""
 _RECENT: Final = 3 * MICROS_PER_SECOND
 """How long ago the search for a tip begins, at most (microseconds)."""
 _RECORD_RATE: Final = 1_000
@@ -77,15 +80,18 @@ class _Found(NamedTuple):
     asked_at: int
 
 
-def next_instant(now: int, low: int, high: int, span: int) -> int | None:
+def next_instant(begin: int, now: int, low: int, high: int, span: int) -> int | None:
     """Where to ask for the newest record of a split next; None: between `low` and `high` lies no more than a
     page, which is read.
 
-    Producers may have paused for seconds or for days, and nothing says which. So the search halves the
-    logarithm of the pause: one of a minute is found about as fast in an hour as in a year.
+    Producers may have written for seconds and paused for days, or the other way round, and nothing says
+    which. So the search halves the logarithm of (time written / time paused): a pause of a minute is found
+    about as fast in an hour as in a year, and so is a minute of records.
 
     Args:
-        now: when the search began (microseconds, as all times here).
+        begin: when the newest record arrived that was known when the search began (microseconds, as all
+            times here).
+        now: when the search began.
         low: when the newest record arrived that is known.
         high: no record arrived then or later.
         span: the arrival time that one page covers, about.
@@ -95,9 +101,15 @@ def next_instant(now: int, low: int, high: int, span: int) -> int | None:
     latest = high - span  # from later on, a page would hold no more than the rest
     if latest - low <= span:
         return latest  # either answer is the last one
-    shortest = max(now - high, min(span, MICROS_PER_SECOND))
-    longest = now - low
-    return max(low + 1, min(now - int(math.sqrt(shortest * longest)), latest))
+    shortest = min(span, MICROS_PER_SECOND)
+    first, last = min(begin, low) - shortest, max(now, high) + shortest
+
+    def ratio(instant: int) -> float:
+        return (instant - first) / (last - instant)
+
+    middle = math.sqrt(ratio(low) * ratio(high))
+    instant = first + int((last - first) * middle / (1.0 + middle))
+    return max(low + 1, min(instant, latest))
 
 
 class ProbeSession:
@@ -172,27 +184,48 @@ class ProbeSession:
             if not page.records and not exact and (state.cut_points or self._gives_up()):
                 return
 
-    def seek_to_tip(self, until: int, *, exact: bool) -> None:
-        """Makes the last cut point a record near the tip.
+    def seek_to_tip(self, until: int) -> None:
+        """Makes the last cut point the very tip at `until` (microseconds).
 
         To be called after a full page, so it is known that records follow.
-
-        Args:
-            until: the instant (microseconds) that counts as the tip.
-            exact: find the very tip at `until`, and not a record near it.
         """
-        if exact:
-            number = self.number_of(IteratorStart("LATEST"))
-            if number is not None:
-                self._seek_to_number(number)
-                return
-            recent = min(self._shortest_span(), _RECENT)
-            self._seek(min(until, self._probe.log.server_time() - recent), self._page_limit, until)
+        number = self.number_of(IteratorStart("LATEST"))
+        if number is not None:
+            self._seek_to_number(number)
             return
-        last = self._state.last_sequence
-        is_before_tip = self.seek_to_time(until)
-        if is_before_tip and self._state.last_sequence == last and self._probe.log.seeks_by_time:
-            self.read_page(SAMPLE)  # many records came at once, all of them after `until`
+        recent = min(self._shortest_span(), _RECENT)
+        self._seek(min(until, self._probe.log.server_time() - recent), self._page_limit, until)
+
+    def read_near_tip(self) -> None:
+        """Makes the last cut point the newest record, or one near it, mostly with one read.
+
+        The read starts after the last cut point. If a page from there has not come near the tip, later reads
+        start a moment ago, until no record is so new.
+        """
+        state = self._state
+        if not state.is_busy:
+            self.read_page(SAMPLE if state.record_size is None else self._limit(_NEAR_TIP_BYTES))
+            if state.is_exhausted or not state.cut_points:
+                return
+        self.seek_near_tip()
+
+    def seek_near_tip(self) -> None:
+        """As `read_near_tip`, after a read that has not come to the tip."""
+        state, since = self._state, self._probe.log.server_time() - _TIP_DELAY
+        if state.cut_points and state.cut_points[-1].arrival >= since:
+            return
+        if not self._probe.log.seeks_by_time:
+            self._read_on(since, None)
+            return
+        limit = self._limit(_NEAR_TIP_BYTES)
+        found = self._first_since(since, limit, exact=False)
+        state.is_busy = found is not None
+        if found is not None and self._jump_to(found):
+            return
+        if found is not None or not state.cut_points:
+            self.read_page(limit)
+        if found is None:
+            self._search_tip(since, None)
 
     def seek_to_time(self, until: int, *, exact: bool = False) -> bool:
         """Makes the last cut point the first record at or after `until` (microseconds).
@@ -271,12 +304,13 @@ class ProbeSession:
         state, is_exact = self._state, exact_until is not None
         now = self._probe.log.server_time()
         high = now + 1 if high is None else high
+        begin = state.cut_points[-1].arrival if state.cut_points else 0
         while state.cut_points and not state.is_exhausted:
             low = state.cut_points[-1].arrival
             if exact_until is not None and low > exact_until:
                 return
             span = self._span()
-            instant = next_instant(now, low, high, span)
+            instant = next_instant(begin, now, low, high, span)
             if instant is None:
                 self.read_page(self._page_limit, exact=is_exact)
                 if not is_exact:
@@ -299,8 +333,12 @@ class ProbeSession:
     @property
     def _page_limit(self) -> int:
         """How many records a page holds that takes little of the shard's 2 MiB/s."""
+        return self._limit(_PAGE_BYTES)
+
+    def _limit(self, size_in_bytes: int) -> int:
+        """How many records of the split have so many bytes, about."""
         size = self._state.record_size
-        return _FIRST_PAGE if size is None else max(1, min(LARGEST_PAGE, int(_PAGE_BYTES / max(size, 1.0))))
+        return _FIRST_PAGE if size is None else max(1, min(LARGEST_PAGE, int(size_in_bytes / max(size, 1.0))))
 
     def _shortest_span(self) -> int:
         """The shortest time in which a shard takes a page of records (microseconds)."""

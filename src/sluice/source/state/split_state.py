@@ -68,6 +68,7 @@ class SplitState:
         millis_behind: how far the last answer was from the tip (milliseconds).
         tip_at: when the service last said that nothing follows the last cut point (microseconds).
         first_number: number of the first record after `position`, where a probe has seen it.
+        is_busy: a page did not reach from one batch to the next, and records kept coming since.
         is_pushed: a subscription tells of new records, and the service is not read.
         idle_progress: what was adopted last, if it said that no record follows `position`; else None.
     """
@@ -85,6 +86,7 @@ class SplitState:
     millis_behind: int | None = None
     tip_at: int | None = None
     first_number: str | None = None
+    is_busy: bool = False
     is_pushed: bool = False
     idle_progress: SubscriptionProgress | None = field(default=None, repr=False)
 
