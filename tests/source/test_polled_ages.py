@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from memory_log import new_log
 from steady_log import SECOND, Backlog, SteadyLog, new_enumerator
 
 from sluice.source.log_source import LogSource
@@ -15,7 +14,7 @@ from sluice.source.settings import NO_LIMITS, Limits
 from sluice.testing.memory_source import MemorySource
 
 SECONDS_PER_READ = 0.8
-MEASURED = 30.0
+MEASURED = 12.0
 BATCH = 0.25  # seconds that Spark takes for a batch, from its plan to its rows
 CALL = 0.01  # seconds from one call of Spark to the next if nothing is new
 
@@ -38,7 +37,7 @@ class NearTip:
         self._task_reads: Counter[SplitId] = Counter()
         self.ages: list[float] = []
         self.batches = 0
-        self._run(5.0)
+        self._run(3.0)
         self.ages.clear()
         self.batches = 0
         before = log.reads + self._task_reads
@@ -102,6 +101,6 @@ def test_shards_are_read_together() -> None:
 @pytest.mark.parametrize(("interval", "seconds"), [(0.0, 0.8), (0.2, 0.8), (1.0, 4.0)])
 def test_the_pause_between_reads_is_for_the_planner_too(interval: float, seconds: float) -> None:
     """The other readers of a shard need not know which process of a query reads it."""
-    source = MemorySource(new_log())
+    source = MemorySource("log")
     source.read_interval = interval
     assert LogSource.probe_settings(source).seconds_per_read == seconds
