@@ -23,6 +23,7 @@ from sluice.aws.wire.responses import (
     read_records,
 )
 from sluice.aws.wire.sdk_deadlines import limit_requests
+from sluice.aws.wire.signed_requests import SignedRequests
 from sluice.aws.wire.wire_format import CborRequests
 
 __all__ = ["ParserFactory", "install"]
@@ -35,11 +36,13 @@ def install(client: Any, wire_format: str = "json") -> None:
         wire_format: how records are asked for, see `ConnectionConfig`.
     """
     service = client.meta.service_model.service_id.hyphenize()
+    signed = SignedRequests(client, ParserFactory().create_parser("json").parse)
     cbor = CborRequests(wire_format, client.meta.endpoint_url)
     hooks = (
         # Parameters that the library writes.
         (f"before-parameter-build.{service}", substitute),
         (f"before-call.{service}", insert_body),
+        (f"before-call.{service}", signed.send),
         # Answers that are cut short.
         (f"after-call.{service}", refuse_damaged_answer),
         # Records in CBOR, after what changes the body in JSON.
