@@ -13,6 +13,7 @@ from botocore.parsers import ResponseParserFactory
 
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.wire.changes import read_changes
+from sluice.aws.wire.direct_requests import DirectRequests
 from sluice.aws.wire.request_bodies import insert_body, substitute
 from sluice.aws.wire.responses import (
     error_in_json,
@@ -23,7 +24,6 @@ from sluice.aws.wire.responses import (
     read_records,
 )
 from sluice.aws.wire.sdk_deadlines import limit_requests
-from sluice.aws.wire.signed_requests import SignedRequests
 from sluice.aws.wire.wire_format import CborRequests
 
 __all__ = ["ParserFactory", "install"]
@@ -36,13 +36,12 @@ def install(client: Any, wire_format: str = "json") -> None:
         wire_format: how records are asked for, see `ConnectionConfig`.
     """
     service = client.meta.service_model.service_id.hyphenize()
-    signed = SignedRequests(client, ParserFactory().create_parser("json").parse)
+    direct = DirectRequests(client, ParserFactory().create_parser("json").parse)
     cbor = CborRequests(wire_format, client.meta.endpoint_url)
     hooks = (
         # Parameters that the library writes.
         (f"before-parameter-build.{service}", substitute),
         (f"before-call.{service}", insert_body),
-        (f"before-call.{service}", signed.send),
         # Answers that are cut short.
         (f"after-call.{service}", refuse_damaged_answer),
         # Records in CBOR, after what changes the body in JSON.
@@ -53,6 +52,7 @@ def install(client: Any, wire_format: str = "json") -> None:
     )
     for event, hook in hooks:
         client.meta.events.register(event, hook)
+    client.meta.events.register_last("before-call", direct.send)  # after the hooks of everybody else
     limit_requests(client)
 
 
