@@ -13,7 +13,6 @@ from botocore.parsers import ResponseParserFactory
 
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.wire.changes import read_changes
-from sluice.aws.wire.direct_requests import DirectRequests
 from sluice.aws.wire.request_bodies import insert_body, substitute
 from sluice.aws.wire.responses import (
     error_in_json,
@@ -36,7 +35,6 @@ def install(client: Any, wire_format: str = "json") -> None:
         wire_format: how records are asked for, see `ConnectionConfig`.
     """
     service = client.meta.service_model.service_id.hyphenize()
-    direct = DirectRequests(client, ParserFactory().create_parser("json").parse)
     cbor = CborRequests(wire_format, client.meta.endpoint_url)
     hooks = (
         # Parameters that the library writes.
@@ -52,7 +50,6 @@ def install(client: Any, wire_format: str = "json") -> None:
     )
     for event, hook in hooks:
         client.meta.events.register(event, hook)
-    client.meta.events.register_last("before-call", direct.send)  # after the hooks of everybody else
     limit_requests(client)
 
 

@@ -1,8 +1,8 @@
 """Writes parameters in the SDK's place, which looks at every field of every entry of large requests.
 
 The SDK checks and writes a placeholder of one entry for each `PreparedParameter`. Right before the request
-is signed and sent, the prepared value replaces the placeholder in the body. Other parameters, endpoint and
-headers stay the SDK's.
+is signed and sent, the prepared value replaces the placeholder in the body. Other parameters, endpoint,
+headers and signature stay the SDK's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from sluice.instants import MICROS_PER_SECOND, micros_to_datetime
 
-__all__ = ["PreparedParameter", "exact_time", "insert_body", "is_prepared", "substitute"]
+__all__ = ["PreparedParameter", "exact_time", "insert_body", "substitute"]
 
 _CONTEXT_KEY: Final = "sluice_prepared"
 _encoder: Final = msgspec.json.Encoder()
@@ -69,11 +69,6 @@ def insert_body(*, params: dict[str, Any], context: Mapping[str, Any], **_: Any)
     prepared = context.get(_CONTEXT_KEY)
     if prepared is not None:
         params["body"] = _encoder.encode(msgspec.json.decode(params["body"]) | prepared)
-
-
-def is_prepared(context: Mapping[str, Any]) -> bool:
-    """Whether the body of a request in JSON was written here."""
-    return _CONTEXT_KEY in context
 
 
 def _protocol(model: Any) -> str:
