@@ -193,10 +193,10 @@ class SideBySide:
         """Has no threads."""
 
 
-def new_enumerator(log: SteadyLog, seconds_per_read: float = 1.0) -> StreamEnumerator:
-    """Starts with the oldest record; see `ProbeSettings`."""
+def new_enumerator(log: SteadyLog, seconds_per_read: float = 1.0, threads: int = 64) -> StreamEnumerator:
+    """Starts with the oldest record; see `ProbeSettings` and `PlannerSettings`."""
     data_loss = DataLossPolicy(log, fail=True, now=log.server_time)
-    settings = PlannerSettings()
+    settings = PlannerSettings(threads=threads)
     probe = Probe(
         log, data_loss, ProbeSettings(log.sleep, clock=log.monotonic, seconds_per_read=seconds_per_read)
     )
