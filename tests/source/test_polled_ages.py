@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from memory_log import new_log
+from query import Query
 from steady_log import SECOND, Backlog, SteadyLog, new_enumerator
 
 from sluice.source.log_source import LogSource
@@ -74,7 +76,9 @@ def _count(at: Offsets, split: SplitId) -> int:
     return position.sequence if isinstance(position, After) else 0
 
 
-RATES = pytest.mark.parametrize(("rate", "size"), [(10, 100), (200, 100), (1000, 100), (1000, 1024)])
+RATES = pytest.mark.parametrize(
+    ("rate", "size"), [(10, 100), (200, 100), (1000, 100), (1000, 1024), (1, 100 * 1024)]
+)
 
 
 @RATES
@@ -89,6 +93,33 @@ def test_rows_come_soon_for_few_reads(rate: float, size: int, limits: Limits, sh
     assert query.age(0.95) <= 1.5 + 0.5 * is_heavy
     assert query.reads <= 2.6
     assert not log.refused
+
+
+@pytest.mark.parametrize("seconds_per_read", [0.8, 4.0, 40.0])
+def test_a_pause_between_reads_holds_back_no_backlog(seconds_per_read: float) -> None:
+    """The pause is for what comes near the tip. A backlog is read in slices, one after the other."""
+    log = SteadyLog([Backlog(1000, 100, 40, 100)], latency=0.005)
+    enumerator = new_enumerator(log, seconds_per_read)
+    enumerator.expect_reads()
+    at = enumerator.initial()
+    while _count(at, log.splits[0]) < log.count(log.splits[0]):
+        at = enumerator.advance(at, Limits(records=5000))
+        log.elapsed += BATCH
+        assert log.elapsed <= 20
+    assert not log.refused
+
+
+def test_a_record_ahead_of_its_time_holds_back_no_other() -> None:
+    """A host's clock may be wrong. The record is found at every instant before its time."""
+    log = new_log()
+    query = Query(log)
+    records = [log.put("s", "key", b"x" * 1024, arrival=log.now + 600 * SECOND)]
+    for _ in range(40):
+        for _ in range(300):
+            records.append(log.put("s", "key", b"x" * 1024))
+            log.pass_time(1 / 300)
+        query.run_batch()
+    assert len(query.numbers()) >= len(records) - 600
 
 
 def test_shards_are_read_together() -> None:

@@ -161,7 +161,7 @@ class LogSource(Source):
         interval = max(self.read_interval, 1.0 / self.reads_per_second)
         return ProbeSettings(
             time.sleep,
-            seconds_per_read=_INTERVALS_PER_READ * interval,
+            seconds_per_read=max(_POLL_INTERVAL, _INTERVALS_PER_READ * interval),
             burst=max(1, self.reads_per_second - 1),
             first_burst=self.reads_per_second,
         )

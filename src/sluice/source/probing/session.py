@@ -44,6 +44,11 @@ reads the same records again."""
 _EMPTY_PAGES_SHARE: Final = 0.1
 """For at least this share of the time since a split was read last, a plan reads on among empty pages. If the
 iterator has expired since, it begins with the same ones again, so triggers that are far apart read more."""
+_FEW: Final = 100
+"""Records of a page near the tip that may have more bytes."""
+_BACKLOG_COST: Final = 1.0
+"""Seconds at most for which a read of a backlog puts off the next: tasks need time to read it, and nothing
+new is waited for."""
 _TIP_DELAY: Final = MICROS_PER_SECOND // 2
 """How old the end of a batch of a busy split may be (microseconds)."""
 _RECENT: Final = 3 * MICROS_PER_SECOND
@@ -136,7 +141,10 @@ class ProbeSession:
     def end(self) -> None:
         """Sets when the split may be read again."""
         if self._reads:
-            cost = min(self._reads, self._settings.burst) * self._settings.seconds_per_read
+            each, state = self._settings.seconds_per_read, self._state
+            if not (state.is_exhausted or state.is_busy):
+                each = min(each, _BACKLOG_COST)
+            cost = min(self._reads, self._settings.burst) * each
             self._state.reads.schedule(self._settings.clock() + cost)
 
     def will_pass(self, error: ServiceError) -> bool:
@@ -204,7 +212,8 @@ class ProbeSession:
         """
         state = self._state
         if not state.is_busy:
-            self.read_page(SAMPLE if state.record_size is None else self._limit(_NEAR_TIP_BYTES))
+            few = min(_FEW, self._page_limit)  # large ones, which come one by one
+            self.read_page(SAMPLE if state.record_size is None else max(few, self._limit(_NEAR_TIP_BYTES)))
             if state.is_exhausted or not state.cut_points:
                 return
         self.seek_near_tip()
@@ -223,7 +232,8 @@ class ProbeSession:
         if found is not None and self._jump_to(found):
             return
         if found is not None or not state.cut_points:
-            self.read_page(limit)
+            # What is found is known: a record before it says that it will arrive later. Much may follow.
+            self.read_page(limit if found is None else self._page_limit)
         if found is None:
             self._search_tip(since, None)
 
