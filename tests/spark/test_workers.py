@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 from pyspark import TaskContext
@@ -12,23 +11,22 @@ from sluice.spark import workers
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
     monkeypatch.setattr(gc, "collect", lambda: calls.append("collect"))
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
-    workers._freeze.cache_clear()
-    yield calls
-    workers._freeze.cache_clear()
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: calls.count("freeze"))
+    return calls
 
 
 @pytest.mark.parametrize("collect", [True, False])
 def test_what_is_loaded_is_frozen_in_the_first_task(
     calls: list[str], monkeypatch: pytest.MonkeyPatch, *, collect: bool
 ) -> None:
-    """Once: what later tasks leave behind is garbage, and must be collected."""
+    """Once, whether a worker reads, writes or does both: what later tasks leave behind must be collected."""
     monkeypatch.setattr(TaskContext, "get", object)
     workers.freeze_loaded_objects(collect=collect)
-    workers.freeze_loaded_objects(collect=collect)
+    workers.freeze_loaded_objects(collect=True)
 
     assert calls == [*["collect"] * collect, "freeze"]
 

@@ -70,7 +70,8 @@ class LogSource(Source):
         read_interval: pause between two reads of one split in a task (seconds).
         streams: names of the streams to read, which are part of the offsets; none: one of the source's name.
         reads_per_second: of one split, for all readers together; None: any number. The planner leaves one of
-            them to tasks.
+            them to tasks, and near the tip reads a split after four intervals (of `read_interval`, or of
+            this limit if that is longer).
     """
 
     COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_OPTIONS

@@ -49,9 +49,9 @@ FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss",
     BOOLEAN,
     True,
-    "Fail if records between two batches have expired or a shard has vanished; `false`: log it and go on. If "
-    "a listing lacks a shard, the query warns and waits until it is listed, or the service says that it is "
-    "gone.",
+    "Fail if records between two batches have expired or a shard has vanished; `false`: log it and continue. "
+    "If a listing lacks a shard, the query warns and waits until it is listed, or the service says that it "
+    "is gone.",
     shown_default="true",
 )
 

@@ -1,4 +1,4 @@
-"""Logging in the Python processes that Spark starts on the driver host's JVM.
+"""Logging in the Python processes that Spark's JVM starts on the driver host.
 
 Logging is not configured there, and Python drops messages below WARNING unless it is. What such a
 process writes to stderr appears in the driver's stderr.

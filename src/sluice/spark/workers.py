@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 
 from pyspark import TaskContext
@@ -46,13 +45,9 @@ def freeze_loaded_objects(*, collect: bool) -> None:
         collect: collects garbage first. What is there now would stay for good otherwise, and before a task's
             first rows that is next to nothing.
     """
-    if TaskContext.get() is not None:
-        _freeze(collect)
-
-
-@functools.cache
-def _freeze(collect: bool) -> None:
-    """Freezes once in a process: another freeze would keep the garbage of the tasks in between."""
+    # Another freeze would keep the garbage of the tasks in between.
+    if TaskContext.get() is None or gc.get_freeze_count():
+        return
     if collect:
         gc.collect()
     gc.freeze()

@@ -45,10 +45,11 @@ _EMPTY_PAGES_SHARE: Final = 0.1
 """For at least this share of the time since a split was read last, a plan reads on among empty pages. If the
 iterator has expired since, it begins with the same ones again, so triggers that are far apart read more."""
 _FEW: Final = 100
-"""Records of a page near the tip that may have more bytes."""
+"""Records that a page near the tip may hold even if they have more bytes: up to `_PAGE_BYTES`. Large records
+come one by one, and a page of one would seem to be full."""
 _BACKLOG_COST: Final = 1.0
-"""Seconds at most for which a read of a backlog puts off the next: tasks need time to read it, and nothing
-new is waited for."""
+"""A read of a backlog delays the next read by at most this many seconds. The pause between reads is for
+splits near their tip."""
 _TIP_DELAY: Final = MICROS_PER_SECOND // 2
 """How old the end of a batch of a busy split may be (microseconds)."""
 _RECENT: Final = 3 * MICROS_PER_SECOND
@@ -207,8 +208,8 @@ class ProbeSession:
     def read_near_tip(self) -> None:
         """Makes the last cut point the newest record, or one near it, mostly with one read.
 
-        The read starts after the last cut point. If a page from there has not come near the tip, later reads
-        start a moment ago, until no record is so new.
+        The read starts after the last cut point. If a page from there does not come near the tip, this and
+        later reads start at the records of the last `_TIP_DELAY`, until there are none.
         """
         state = self._state
         if not state.is_busy:
@@ -232,7 +233,7 @@ class ProbeSession:
         if found is not None and self._jump_to(found):
             return
         if found is not None or not state.cut_points:
-            # What is found is known: a record before it says that it will arrive later. Much may follow.
+            # All records found are known: a record's time lies ahead of the clock. Many records may follow.
             self.read_page(limit if found is None else self._page_limit)
         if found is None:
             self._search_tip(since, None)
@@ -346,7 +347,7 @@ class ProbeSession:
         return self._limit(_PAGE_BYTES)
 
     def _limit(self, size_in_bytes: int) -> int:
-        """How many records of the split have so many bytes, about."""
+        """About how many records of the split have this many bytes together."""
         size = self._state.record_size
         return _FIRST_PAGE if size is None else max(1, min(LARGEST_PAGE, int(size_in_bytes / max(size, 1.0))))
 

@@ -68,7 +68,7 @@ class SplitState:
         millis_behind: how far the last answer was from the tip (milliseconds).
         tip_at: when the service last said that nothing follows the last cut point (microseconds).
         first_number: number of the first record after `position`, where a probe has seen it.
-        is_busy: a page did not reach from one batch to the next, and records kept coming since.
+        is_busy: a page from the last cut point did not reach the tip, and records kept coming.
         is_pushed: a subscription tells of new records, and the service is not read.
         idle_progress: what was adopted last, if it said that no record follows `position`; else None.
     """
