@@ -12,11 +12,11 @@ from typing import Any
 from sluice.aws.calling.connection import CONNECTION_OPTIONS
 from sluice.aws.names.foreign_names import CONNECTION_NAMES
 from sluice.destinations.dynamodb import DynamoDbDestination
+from sluice.destinations.files import S3Destination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.registry import DestinationClass
-from sluice.destinations.s3 import S3Destination
 from sluice.destinations.sqs import SqsDestination
 from sluice.dynamodb_streams.options import SOURCE_OPTIONS as STREAMS_OPTIONS
 from sluice.kinesis.options.config import SOURCE_OPTIONS

@@ -147,7 +147,7 @@ def test_a_stream_in_partitions(spark: SparkSession, lake: Lake, tmp_path: Path,
 
 def test_directories_are_spelt_as_spark_spells_them(spark: SparkSession) -> None:
     """Every character that there is an opinion about, in Spark's own words."""
-    from sluice.destinations.s3.layout import hive_escaped  # noqa: PLC0415
+    from sluice.destinations.files.layout import hive_escaped  # noqa: PLC0415
 
     utils: Any = spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils  # type: ignore[union-attr]
     for text in [*(chr(code) for code in range(1, 256)), "a/b=c%d é ☃"]:

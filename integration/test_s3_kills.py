@@ -95,7 +95,7 @@ def test_killed_at_every_step(
     log = tmp_path / "log"
     log.mkdir()
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["integration.support.s3_process", "sluice.destinations.s3"])
+    processes.set_forkserver_preload(["integration.support.s3_process", "sluice.destinations.files"])
     every = [
         Trap(step, phase, chosen.randrange(4)) for step in STEPS for phase in (BEFORE, AFTER, LATE, PASSED)
     ]

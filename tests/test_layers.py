@@ -363,7 +363,7 @@ def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> No
         ("sluice.spark.sink", "from botocore import session"),
         ("pyspark_async_sink", "from sluice.sink import AsyncSinkWriter"),
         ("sluice", "from sluice.spark import register"),
-        ("sluice", "from sluice.destinations.s3.committed_files import list_committed"),
+        ("sluice", "from sluice.destinations.files.committed_files import list_committed"),
         ("sluice", "import pyspark"),
     ],
 )

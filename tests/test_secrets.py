@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.aws.errors import redact
 from sluice.destinations.dynamodb import DynamoDbDestination
+from sluice.destinations.files import S3Destination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.destinations.registry import read_sink
-from sluice.destinations.s3 import S3Destination
 from sluice.destinations.sqs import SqsDestination
 from sluice.errors import CommitError, DataLossError, OptionError, ServiceError, SluiceError
 from sluice.kinesis.options.config import SOURCE_OPTIONS, source_config_from_options

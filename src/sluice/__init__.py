@@ -60,7 +60,7 @@ def committed_files(path: str, *, scheme: str = "s3", **connection: str) -> list
         ServiceError: S3 refuses a call.
         CommitError: a manifest cannot be read.
     """
-    from sluice.destinations.s3.committed_files import list_committed  # noqa: PLC0415 - imports the SDK
+    from sluice.destinations.files.committed_files import list_committed  # noqa: PLC0415 - imports the SDK
 
     return list_committed(path, scheme, connection)
 

@@ -20,10 +20,10 @@ from botocore import exceptions as sdk
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import ObjectSettings
-from sluice.destinations.s3 import S3Destination
-from sluice.destinations.s3.committed_files import committed_urls
-from sluice.destinations.s3.layout import Layout
-from sluice.destinations.s3.writer import FileSettings
+from sluice.destinations.files import S3Destination
+from sluice.destinations.files.committed_files import committed_urls
+from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.writer import FileSettings
 from sluice.instants import EPOCH
 from sluice.retry import Backoff, Retrier
 

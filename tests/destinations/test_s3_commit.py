@@ -28,7 +28,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from sluice.destinations import read_sink
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import ObjectSettings
-from sluice.destinations.s3 import S3Destination
+from sluice.destinations.files import S3Destination
 from sluice.errors import CommitError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin
 from sluice.sink.committing.epoch_commit import EpochCommit

@@ -16,8 +16,8 @@ import pytest
 from fake_s3 import BACKOFF, FakeS3, bucket, destination, refusal
 from pyspark.sql import types as t
 
-from sluice.destinations.s3 import upload, writer
-from sluice.destinations.s3.upload import PART_SIZE, PartSender, PartStream
+from sluice.destinations.files import upload, writer
+from sluice.destinations.files.upload import PART_SIZE, PartSender, PartStream
 from sluice.errors import InvalidRecordError, OptionError, ServiceError
 from sluice.sink import Epoch, Origin
 from sluice.sink.committing.epoch_commit import EpochCommit

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from sluice.destinations.s3.layout import hive_escaped
-from sluice.destinations.s3.partitions import Partitioning
+from sluice.destinations.files.layout import hive_escaped
+from sluice.destinations.files.partitions import Partitioning
 from sluice.errors import InvalidRecordError
 
 NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 import pytest
 from fake_s3 import PATH, Crash, FakeS3, Inline, bucket, committed_keys
 
-from sluice.destinations.s3.layout import Layout
-from sluice.destinations.s3.retention import CommittedEpoch, expire, sink_files
+from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.retention import CommittedEpoch, expire, sink_files
 
 RUN = "run-1"
 

@@ -58,7 +58,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "dynamodb": "sluice.destinations.dynamodb:DynamoDbDestination",
     "sqs": "sluice.destinations.sqs:SqsDestination",
     "http": "sluice.destinations.http:HttpDestination",
-    "s3": "sluice.destinations.s3:S3Destination",
+    "s3": "sluice.destinations.files:S3Destination",
 }
 # Imported only where it is used, like the destinations.
 _PLANNED_BATCH: Final = "sluice.destinations.planned_batches:planned_batch"

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity, find_identity
 from sluice.destinations.common.bucket import split_s3_path
-from sluice.destinations.s3.layout import Layout
+from sluice.destinations.files.layout import Layout
 
 __all__ = ["check_sink"]
 

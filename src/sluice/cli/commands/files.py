@@ -10,9 +10,9 @@ from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_op
 from sluice.cli.options import add_commands, add_connection, given_options, parse_time
 from sluice.cli.report import Report, table
 from sluice.destinations.common.bucket import Bucket
-from sluice.destinations.s3.destination import PATH
-from sluice.destinations.s3.layout import Layout
-from sluice.destinations.s3.retention import CommittedEpoch, expire, sink_files
+from sluice.destinations.files.destination import PATH
+from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.retention import CommittedEpoch, expire, sink_files
 from sluice.instants import iso_instant
 from sluice.options import read_options
 from sluice.source.settings import TIMESTAMP

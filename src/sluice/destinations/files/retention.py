@@ -14,8 +14,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from sluice.destinations.common.bucket import Bucket, StoredObject
-from sluice.destinations.s3.layout import Layout
-from sluice.destinations.s3.manifest import Manifest, read_manifests
+from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.manifest import Manifest, read_manifests
 
 __all__ = ["CommittedEpoch", "SinkFiles", "expire", "sink_files"]
 

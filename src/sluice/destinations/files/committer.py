@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, Bucket
-from sluice.destinations.s3.layout import EpochKey, Layout
-from sluice.destinations.s3.manifest import Manifest, read_manifest
-from sluice.destinations.s3.upload import Upload
+from sluice.destinations.files.layout import EpochKey, Layout
+from sluice.destinations.files.manifest import Manifest, read_manifest
+from sluice.destinations.files.upload import Upload
 from sluice.errors import SluiceError
 from sluice.sink import Committer
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.destinations.s3.layout import hive_escaped
+from sluice.destinations.files.layout import hive_escaped
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.instants import far_date
 from sluice.sink import StructType

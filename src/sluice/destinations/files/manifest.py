@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, Bucket, StoredObject
-from sluice.destinations.s3.layout import EpochKey, Layout
-from sluice.destinations.s3.upload import Upload
+from sluice.destinations.files.layout import EpochKey, Layout
+from sluice.destinations.files.upload import Upload
 from sluice.errors import CommitError
 from sluice.sink import Epoch, GlobalCommitter
 from sluice.sink.committing.epoch_commit import other_content

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from sluice.destinations.s3.file_formats import FORMATS, RowFile, check_types
-from sluice.destinations.s3.layout import Layout
-from sluice.destinations.s3.partitions import Partitioning
-from sluice.destinations.s3.upload import PartSender, PartStream, Upload
+from sluice.destinations.files.file_formats import FORMATS, RowFile, check_types
+from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.partitions import Partitioning
+from sluice.destinations.files.upload import PartSender, PartStream, Upload
 from sluice.errors import InvalidRecordError, ServiceError, SluiceError
 from sluice.sink import Origin, SinkWriter, StructType
 

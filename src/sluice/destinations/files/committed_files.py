@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import ACCESS_OPTIONS, ObjectSettings
-from sluice.destinations.s3.destination import PATH
-from sluice.destinations.s3.layout import Layout
-from sluice.destinations.s3.manifest import read_manifests
+from sluice.destinations.files.destination import PATH
+from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.manifest import read_manifests
 from sluice.options import read_options
 
 __all__ = ["list_committed"]

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Final
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import OBJECT_OPTIONS, ObjectSettings
-from sluice.destinations.s3.committer import OrphanRemoval, UploadCommitter
-from sluice.destinations.s3.file_formats import FORMATS
-from sluice.destinations.s3.layout import EpochKey, Layout
-from sluice.destinations.s3.manifest import ManifestCommitter
-from sluice.destinations.s3.upload import PART_SIZE, PartSender, Upload
-from sluice.destinations.s3.writer import FileSettings, S3Writer
+from sluice.destinations.files.committer import OrphanRemoval, UploadCommitter
+from sluice.destinations.files.file_formats import FORMATS
+from sluice.destinations.files.layout import EpochKey, Layout
+from sluice.destinations.files.manifest import ManifestCommitter
+from sluice.destinations.files.upload import PART_SIZE, PartSender, Upload
+from sluice.destinations.files.writer import FileSettings, S3Writer
 from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, integer, matching, size
 from sluice.sink import CommittingDestination, Epoch, Origin, StructType
 from sluice.sink.options import MAX_RETRY_DURATION

@@ -4,6 +4,6 @@ Tasks write rows into multipart uploads, which are invisible. The driver complet
 and then puts the epoch's manifest. Only files that a manifest lists are committed.
 """
 
-from sluice.destinations.s3.destination import S3Destination
+from sluice.destinations.files.destination import S3Destination
 
 __all__ = ["S3Destination"]
