@@ -12,7 +12,7 @@ from typing import Any
 from sluice.aws.calling.connection import CONNECTION_OPTIONS
 from sluice.aws.names.foreign_names import CONNECTION_NAMES
 from sluice.destinations.dynamodb import DynamoDbDestination
-from sluice.destinations.files import S3Destination
+from sluice.destinations.files import FilesDestination, S3Destination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
@@ -41,7 +41,7 @@ DESTINATIONS: dict[str, type[DestinationClass]] = {
     "sqs": SqsDestination,
     "http": HttpDestination,
 }
-COMMITTING = {"s3": S3Destination}
+COMMITTING = {"s3": S3Destination, "files": FilesDestination}
 BACKOFF = re.compile(r"(?P<operation>\w+)(?P<part>MaxRetries|BackoffBase|BackoffMax|BackoffExponent)\Z")
 BLOCK = re.compile(r"(<!-- begin (?P<name>\w+) -->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
 

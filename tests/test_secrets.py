@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, ConnectionConfig
 from sluice.aws.errors import redact
 from sluice.destinations.dynamodb import DynamoDbDestination
-from sluice.destinations.files import S3Destination
+from sluice.destinations.files import FilesDestination, S3Destination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
@@ -30,6 +30,7 @@ DESTINATIONS = (
     DynamoDbDestination,
     SqsDestination,
     HttpDestination,
+    FilesDestination,
     S3Destination,
 )
 EVERY_OPTION: list[Option[Any]] = [

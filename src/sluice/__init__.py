@@ -44,20 +44,20 @@ __all__ = [
 
 
 def committed_files(path: str, *, scheme: str = "s3", **connection: str) -> list[str]:
-    """Lists the files of all committed epochs that destination ``s3`` has written below a path.
+    """Lists the files of all committed epochs that destination ``files`` or ``s3`` has written below a path.
 
     Args:
-        path: the sink's option ``path``, ``s3://bucket/prefix``.
-        scheme: of the returned URLs: ``s3a`` for Hadoop's own client.
+        path: the sink's option ``path``: ``s3://bucket/prefix`` or a directory.
+        scheme: of the returned URLs in S3: ``s3a`` for Hadoop's own client.
         connection: connection options, with the names that source and sink have for them
             (``region="eu-west-1"``).
 
     Returns:
-        The URLs of the files, epoch by epoch. Other files below the path are not committed.
+        The files, epoch by epoch: URLs, or paths if `path` is one. Other files below it are not committed.
 
     Raises:
         OptionError: the path or a connection option is not valid.
-        ServiceError: S3 refuses a call.
+        ServiceError: the store refuses a call.
         CommitError: a manifest cannot be read.
     """
     from sluice.destinations.files.committed_files import list_committed  # noqa: PLC0415 - imports the SDK

@@ -64,6 +64,7 @@ SINKS: Mapping[str, Mapping[str, str]] = {
     "dynamodb": {"destination": "dynamodb", "tableName": "table"},
     "sqs": {"destination": "sqs", "queueUrl": "http://127.0.0.1:9/1/jobs"},
     "s3": {"destination": "s3", "path": "s3://lake/events"},
+    "files": {"destination": "Files", "path": "s3://lake/events"},
     "dead letters": {
         "destination": "sqs",
         "queueUrl": "http://127.0.0.1:9/1/jobs",
@@ -77,6 +78,7 @@ NEEDS = {
     "dynamodb": ["dynamodb:BatchWriteItem"],
     "sqs": ["sqs:SendMessage"],
     "s3": S3,
+    "files": S3,
     "dead letters": ["sqs:SendMessage", "s3:PutObject"],
 }
 WRITES = re.compile(r":(Put|Delete|Send|Batch|Create|Register|Deregister|Subscribe|Upload|Complete)")

@@ -7,6 +7,7 @@ from typing import Any
 
 import fake_service
 import pytest
+from worlds import Worlds
 
 from sluice.aws.calling.clients import client_for
 from sluice.aws.calling.connection import ConnectionConfig
@@ -30,3 +31,10 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[ConnectionConfig]:
 
     monkeypatch.setattr("sluice.destinations.common.batch_call.client_for", client)
     return seen
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[Worlds]:
+    made = Worlds()
+    yield made
+    made.close()

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from botocore import exceptions as sdk
 
 from sluice.aws.calling.connection import ConnectionConfig
-from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import ObjectSettings
 from sluice.destinations.files import S3Destination
 from sluice.destinations.files.committed_files import committed_urls
 from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.s3_store import S3Store
 from sluice.destinations.files.writer import FileSettings
 from sluice.instants import EPOCH
 from sluice.retry import Backoff, Retrier
@@ -93,6 +93,7 @@ class FakeS3:
     lists_by_prefix: bool = True  # uploads; some stores answer with none
     idempotent: bool = False  # a second completion succeeds, as in S3 for some minutes
     delay: int = 3
+    changed: Callable[[], None] = lambda: None  # called when a call has taken effect
     modified: dict[str, datetime] = field(default_factory=dict)  # keys without: the epoch
     dead: bool = False
     _count: int = 0
@@ -138,6 +139,7 @@ class FakeS3:
             self._late.append((len(self.calls) + self.delay - 1, effect))
             raise sdk.ConnectionClosedError(endpoint_url="http://s3.test")
         answer = effect()
+        self.changed()
         if fault == "crash-after":
             self.dead = True
             raise Crash
@@ -145,10 +147,10 @@ class FakeS3:
             raise sdk.ConnectionClosedError(endpoint_url="http://s3.test")
         return answer
 
-    @staticmethod
-    def _arrive(effect: Callable[[], Any]) -> None:
+    def _arrive(self, effect: Callable[[], Any]) -> None:
         with contextlib.suppress(sdk.ClientError):  # the caller is gone
             effect()
+        self.changed()
 
     # --- uploads --------------------------------------------------------------------------------------
 
@@ -313,9 +315,9 @@ def destination(
     return S3Destination(Layout(PATH), bucket(s3), made, executor=Inline, pause=pause)
 
 
-def bucket(s3: FakeS3, *, is_known: bool = True, unsafe: bool = False, **settings: Any) -> Bucket:
+def bucket(s3: FakeS3, *, is_known: bool = True, unsafe: bool = False, **settings: Any) -> S3Store:
     """`is_known`: the process has seen that the store has conditional writes, if it has."""
-    made = Bucket(
+    made = S3Store(
         "lake",
         CONNECTION,
         ObjectSettings(**settings),

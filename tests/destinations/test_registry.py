@@ -83,7 +83,12 @@ def test_a_two_phase_destination_refuses_the_options_of_batches() -> None:
 
 @pytest.mark.parametrize(
     ("key", "owner"),
-    [("queueUrl", "sqs"), ("PARTITIONBY", "s3"), ("header.x-a", "http"), ("compression", "http' or 's3")],
+    [
+        ("queueUrl", "sqs"),
+        ("PARTITIONBY", "s3' or 'files"),
+        ("header.x-a", "http"),
+        ("compression", "http' or 's3' or 'files"),
+    ],
 )
 def test_an_option_of_another_destination_is_known_as_such(key: str, owner: str) -> None:
     """Of its own options none is spelled like it, and to propose the nearest one says nothing."""
@@ -109,8 +114,8 @@ def test_the_error_of_an_unknown_destination_lists_all() -> None:
     message = refused(destination="kinesiss")
 
     assert (
-        "option 'destination' is 'kinesiss': allowed are dynamodb, firehose, http, kinesis, s3, sqs"
-        in message
+        "option 'destination' is 'kinesiss': allowed are dynamodb, files, firehose, http, kinesis, s3, "
+        "sqs" in message
     )
 
 
@@ -175,5 +180,5 @@ def test_equal_options_share_a_rate_limiting_strategy() -> None:
 def test_a_path_is_refused_where_the_destination_has_none() -> None:
     """As in start("s3://lake/x") with another destination."""
     stream = {"destination": "kinesis", "streamName": "s", "region": "eu-west-1"}
-    with pytest.raises(OptionError, match="option 'path' is for destination 's3': this is destination"):
+    with pytest.raises(OptionError, match="'path' is for destination 's3' or 'files': this is"):
         read_sink(stream | {"path": "s3://lake/x"})

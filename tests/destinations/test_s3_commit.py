@@ -190,8 +190,8 @@ def test_only_orphans_of_the_query_are_removed() -> None:
     epoch = Epoch("q", "r1", 7)
     commit(s3, epoch).commit(prepared(s3, epoch, 7))
 
-    assert set(s3.uploads) == {foreign, *(each[0].upload_id for each in kept)}
-    assert not any(each[0].upload_id in s3.uploads for each in removed)
+    assert set(s3.uploads) == {foreign, *(each[0].token for each in kept)}
+    assert not any(each[0].token in s3.uploads for each in removed)
     # Only objects on a pending list are removed, whatever their names.
     assert "events/part-00000_q_00000000000000000003_r0_0_0000.jsonl" in s3.objects
     assert ids(s3) == [7]
@@ -219,7 +219,7 @@ def test_a_missing_upload_fails_the_commit() -> None:
     s3 = FakeS3()
     epoch = Epoch("q", "r", 0)
     uploads = prepared(s3, epoch, 1) + prepared(s3, epoch, 2, attempt=1)
-    del s3.uploads[uploads[1].upload_id]
+    del s3.uploads[uploads[1].token]
     with pytest.raises(CommitError, match=r"CompleteMultipartUpload of s3://lake/events/part.*NoSuchUpload"):
         commit(s3, epoch).commit(uploads)
 
@@ -305,7 +305,7 @@ def test_other_rows_under_a_committed_id_fail_before_anything_is_dropped(again: 
     with pytest.raises(CommitError, match="batch 0 of query q was committed before, with other contents"):
         commit(s3, again).commit(uploads)
     assert ids(s3) == [1]
-    assert set(s3.uploads) == {uploads[0].upload_id}
+    assert set(s3.uploads) == {uploads[0].token}
 
     repeated = replace(again, run="r3", content="a")
     commit(s3, repeated).commit(prepared(s3, repeated, 1))

@@ -226,7 +226,7 @@ def test_columns_that_differ_only_in_case_are_refused(
 )
 def test_columns_that_a_file_cannot_hold_are_refused(kind: t.DataType, shown: str) -> None:
     """Before any row is written. The message has the unsupported type inside the column's type."""
-    with pytest.raises(OptionError, match=f"format jsonl, takes .*: column 'x' is {shown}"):
+    with pytest.raises(OptionError, match=f"format jsonl take .*: column 'x' is {shown}"):
         destination(FakeS3()).create_writer(schema(id=t.LongType(), x=kind), ORIGIN)
     if not isinstance(kind, t.StructType):
         with pytest.raises(OptionError, match="format parquet"):

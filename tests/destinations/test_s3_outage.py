@@ -119,7 +119,7 @@ def test_the_option_is_of_destinations_that_read_it() -> None:
     options = {"destination": "s3", "path": "s3://lake/events", "region": "us-east-1"}
     setup: Any = read_sink(options | {"maxRetryDuration": "2m"})
     assert setup.max_retry_duration == 120
-    assert setup.destination._bucket._backoff.give_up_after == 120
+    assert setup.destination._place.store._backoff.give_up_after == 120
     letters = {"destination": "sqs", "queueUrl": "https://sqs.us-east-1.amazonaws.com/1/q"}
     letters |= {"region": "us-east-1", "deadLetterPath": "s3://lake/letters", "maxRetryDuration": "2m"}
     sqs: Any = read_sink(letters)

@@ -59,6 +59,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "sqs": "sluice.destinations.sqs:SqsDestination",
     "http": "sluice.destinations.http:HttpDestination",
     "s3": "sluice.destinations.files:S3Destination",
+    "files": "sluice.destinations.files:FilesDestination",
 }
 # Imported only where it is used, like the destinations.
 _PLANNED_BATCH: Final = "sluice.destinations.planned_batches:planned_batch"

@@ -65,8 +65,8 @@ DESTINATION = Option(
     "destination",
     TEXT,
     None,
-    "Where to write to: `kinesis`, `firehose`, `dynamodb`, `sqs`, `http`, `s3`, a name registered under the "
-    "entry-point group `sluice.destinations`, or `package.module:Name`.",
+    "Where to write to: `kinesis`, `firehose`, `dynamodb`, `sqs`, `http`, `s3`, `files`, a name registered "
+    "under the entry-point group `sluice.destinations`, or `package.module:Name`.",
     required=True,
 )
 MAX_BATCH_SIZE = _limit("maxBatchSize", integer(1), "Records in one request.")
@@ -112,8 +112,8 @@ MAX_RETRY_DURATION = Option(
     "maxRetryDuration",
     duration(),
     900.0,
-    "A record still refused after this long fails the task. With a committer, as `s3` has: a call that has "
-    "failed for so long.",
+    "A record still refused after this long fails the task. With a committer, as `files` has: a call that "
+    "has failed for so long.",
     shown_default="15m",
 )
 ELEMENT_CONVERTER = Option(
@@ -137,7 +137,8 @@ UNKNOWN_COLUMNS = Option(
     choice("fail", "ignore"),
     "fail",
     "What happens to columns that the destination would not write: `fail` refuses them when the query "
-    "starts, `ignore` leaves them out. `dynamodb` and `s3` write every column, so there it changes nothing.",
+    "starts, `ignore` leaves them out. `dynamodb`, `files` and `s3` write every column, so there it changes "
+    "nothing.",
 )
 DEAD_LETTER_PATH = Option(
     "deadLetterPath",

@@ -29,12 +29,13 @@ def check_sink(findings: Findings, options: Mapping[str, str]) -> None:
     name = given["destination"]
     path = given.get("deadletterpath", "")
     service = name.lower()
-    is_known = service == "s3" or service in _DESCRIBED
+    is_in_s3 = service in ("files", "s3") and given["path"].startswith("s3://")
+    is_known = is_in_s3 or service in _DESCRIBED
     if is_known or path.startswith("s3://"):
         identity = find_identity(findings)
         if identity is None:
             return
-        if service == "s3":
+        if is_in_s3:
             _s3(findings, identity, given)
         elif is_known:
             _check_described(service, findings, identity, given)

@@ -1,4 +1,4 @@
-"""``sluice files``: what destination ``s3`` has committed, and the removal of what is old."""
+"""``sluice files``: what destinations ``files`` and ``s3`` have committed, and the removal of what is old."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.cli.options import add_commands, add_connection, given_options, parse_time
 from sluice.cli.report import Report, table
-from sluice.destinations.common.bucket import Bucket
-from sluice.destinations.files.destination import PATH
 from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.places import ANY_PATH, open_store
 from sluice.destinations.files.retention import CommittedEpoch, expire, sink_files
+from sluice.destinations.files.store import Store
 from sluice.instants import iso_instant
 from sluice.options import read_options
 from sluice.source.settings import TIMESTAMP
 
-HELP = "list what destination s3 has committed below a path, and remove old batches"
+HELP = "list what destination files or s3 has committed below a path, and remove old batches"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     }
     listing, removal = add_commands(parser, commands)
     for each in (listing, removal):
-        each.add_argument("path", help="the sink's option path: s3://bucket/prefix")
+        each.add_argument("path", help="the sink's option path: s3://bucket/prefix or a directory")
         each.add_argument("--query", metavar="ID", help="of this query alone")
         add_connection(each)
     listing.set_defaults(run=_list)
@@ -41,13 +41,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     removal.set_defaults(run=_expire)
 
 
-def _place(arguments: argparse.Namespace) -> tuple[Bucket, Layout]:
+def _place(arguments: argparse.Namespace) -> tuple[Store, Layout]:
     options = {"path": arguments.path, **given_options(arguments)}
-    values = read_options("sluice files", [PATH, *CONNECTION_OPTIONS], options)
+    values = read_options("sluice files", [ANY_PATH, *CONNECTION_OPTIONS], options)
     connection = connection_from_options(values)
     values.check()
-    layout = Layout(values.require(PATH))
-    return Bucket(layout.bucket, connection), layout
+    layout = Layout(values.require(ANY_PATH))
+    return open_store(layout, connection), layout
 
 
 def _of(query: str | None, epochs: Sequence[CommittedEpoch]) -> list[CommittedEpoch]:
@@ -55,10 +55,10 @@ def _of(query: str | None, epochs: Sequence[CommittedEpoch]) -> list[CommittedEp
 
 
 def _list(arguments: argparse.Namespace) -> Report:
-    bucket, layout = _place(arguments)
-    found = sink_files(bucket, layout)
+    store, layout = _place(arguments)
+    found = sink_files(store, layout)
     epochs = _of(arguments.query, found.epochs)
-    urls = [f"s3://{layout.bucket}/{layout.root}{file.path}" for e in epochs for file in e.manifest.files]
+    urls = [layout.address(file.path) for e in epochs for file in e.manifest.files]
     orphans = sum(len(each.orphans) for each in epochs)
     value = {
         "path": arguments.path,
@@ -88,15 +88,15 @@ def _list(arguments: argparse.Namespace) -> Report:
 
 def _expire(arguments: argparse.Namespace) -> Report:
     before = parse_time("--before", arguments.before)
-    bucket, layout = _place(arguments)
+    store, layout = _place(arguments)
     epochs = [
         each
-        for each in _of(arguments.query, sink_files(bucket, layout).epochs)
+        for each in _of(arguments.query, sink_files(store, layout).epochs)
         if each.orphans or (each.committed < before and each.manifest.files)
     ]
     # What is left of a removed batch goes, however young its emptied manifest is.
     chosen = [each for each in epochs if each.committed < before or not each.manifest.files]
-    deleted = expire(bucket, layout, chosen) if arguments.execute else 0
+    deleted = expire(store, layout, chosen) if arguments.execute else 0
     value = {
         "path": arguments.path,
         "before": iso_instant(before),

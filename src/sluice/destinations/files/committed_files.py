@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_options
-from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import ACCESS_OPTIONS, ObjectSettings
-from sluice.destinations.files.destination import PATH
 from sluice.destinations.files.layout import Layout
-from sluice.destinations.files.manifest import read_manifests
+from sluice.destinations.files.manifest import Manifest, read_manifests
+from sluice.destinations.files.places import ANY_PATH, open_store
+from sluice.destinations.files.store import Store
 from sluice.options import read_options
 
 __all__ = ["list_committed"]
@@ -17,19 +17,32 @@ __all__ = ["list_committed"]
 
 def list_committed(path: str, scheme: str, connection: Mapping[str, str]) -> list[str]:
     """See `sluice.committed_files`."""
-    declared = [PATH, *ACCESS_OPTIONS, *CONNECTION_OPTIONS]
+    declared = [ANY_PATH, *ACCESS_OPTIONS, *CONNECTION_OPTIONS]
     values = read_options("committed_files", declared, {"path": path, **connection})
     config = connection_from_options(values)
     access = ObjectSettings.of(values, ACCESS_OPTIONS)
     values.check()
-    layout = Layout(values.require(PATH))
-    return committed_urls(Bucket(layout.bucket, config, access), layout, scheme)
+    layout = Layout(values.require(ANY_PATH))
+    return committed_urls(open_store(layout, config, access), layout, scheme)
 
 
-def committed_urls(bucket: Bucket, layout: Layout, scheme: str = "s3") -> list[str]:
-    """The URLs of the files of all committed epochs."""
+def committed_urls(store: Store, layout: Layout, scheme: str = "s3") -> list[str]:
+    """The addresses of the files of all committed epochs, each of which is there as a whole.
+
+    With ``publish=visible`` a manifest may list files that are about to be published. Their pending list,
+    which is put before and deleted after that, shows such epochs: a listing has it behind the manifest.
+    """
+    objects = list(store.objects(layout.manifests))
+    begun = {layout.epoch_of_pending_list(each.key) for each in objects}
+
+    def is_whole(manifest: Manifest) -> bool:
+        return (manifest.query, manifest.batch) not in begun or all(
+            store.exists(layout.root + file.path) for file in manifest.files
+        )
+
     return [
-        f"{scheme}://{layout.bucket}/{layout.root}{file.path}"
-        for _, manifest in read_manifests(bucket, layout, bucket.objects(layout.manifests))
+        layout.address(file.path, scheme)
+        for _, manifest in read_manifests(store, layout, objects)
+        if is_whole(manifest)
         for file in manifest.files
     ]

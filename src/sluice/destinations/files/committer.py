@@ -1,138 +1,241 @@
-"""Completes the uploads of an epoch, and removes what failed attempts have left behind.
+"""Commits the files of an epoch, and removes what failed attempts have left behind.
 
-Before the driver completes uploads, it puts a list of them below ``pending/``. If the driver dies, the list
-names every object that may have been made, so that orphans are found without listing all objects of the path.
+With ``publish=manifest`` and ``symlink``, files are published before the manifest is put: what a manifest
+lists can be read. With ``visible``, they are published when there is a manifest, which decides that they are
+committed: what a listing shows is. In either case a pending list is put before both.
 
 Orphans are removed after each commit and each abort:
 
-- Uploads of this query, up to the current batch. Spark runs one batch at a time, so uploads of earlier
+- Staged files of this query, up to the current batch. Spark runs one batch at a time, so those of earlier
   batches are left over. Once the current batch is committed or aborted, so are those of its other attempts.
-- Objects on a pending list that no manifest will ever list. This is certain if the batch is an earlier one,
-  or has its manifest. While the current batch has no manifest, its objects stay, even after an abort: S3 may
-  still be executing a request to put the manifest that got no answer.
+- Files on a pending list that no manifest will ever list. This is certain if the batch is an earlier one,
+  or has its manifest. While the current batch has no manifest, its files stay, even after an abort: the store
+  may still be executing a request to put the manifest that got no answer.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final
 
-from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, Bucket
 from sluice.destinations.files.layout import EpochKey, Layout
-from sluice.destinations.files.manifest import Manifest, read_manifest
-from sluice.destinations.files.upload import Upload
-from sluice.errors import SluiceError
-from sluice.sink import Committer
+from sluice.destinations.files.manifest import Manifest, ManifestFile, read_manifest
+from sluice.destinations.files.pending import finish, for_each, pending_list, read_pending_list
+from sluice.destinations.files.store import StagedFile, Store
+from sluice.destinations.files.symlinks import add_to_symlinks, make_symlinks
+from sluice.errors import CommitError
+from sluice.sink import Committer, Epoch, GlobalCommitter
+from sluice.sink.committing.epoch_commit import other_content
 
-__all__ = ["OrphanRemoval", "UploadCommitter"]
+__all__ = ["MANIFEST", "SYMLINK", "VISIBLE", "FileCommitter", "ManifestCommitter", "OrphanRemoval", "Place"]
+
+MANIFEST: Final = "manifest"
+SYMLINK: Final = "symlink"
+VISIBLE: Final = "visible"
+
+_log = logging.getLogger(__name__)
 
 
-class UploadCommitter(Committer[Upload]):
-    """Completes uploads: the `Committer` of destination ``s3``.
+@dataclass(frozen=True)
+class Place:
+    """Where epochs are committed, and how.
 
-    Args:
-        bucket: where the uploads are.
+    Attributes:
+        store: has the files.
         layout: the keys below the path.
-        epoch: the epoch that is committed.
+        publish: ``manifest``, ``symlink`` or ``visible``.
         executor: makes an executor with a number of threads.
     """
 
-    def __init__(
-        self, bucket: Bucket, layout: Layout, epoch: EpochKey, executor: Callable[[int], Executor]
-    ) -> None:
-        self._bucket = bucket
-        self._layout = layout
-        self._epoch = epoch
-        self._executor = executor
-        self._completed: set[str] = set()
+    store: Store
+    layout: Layout
+    publish: str
+    executor: Callable[[int], Executor]
 
-    def commit(self, committables: Sequence[Upload]) -> Sequence[Upload]:
-        """Makes objects from all uploads.
+    def finish(self, query: str, last: int) -> None:
+        """See `pending.finish`."""
+        finish(self.store, self.layout, query, last, self.executor)
+
+
+class FileCommitter(Committer[StagedFile]):
+    """Publishes files, unless they have to wait for their manifest: the `Committer`.
+
+    Args:
+        place: where.
+        epoch: the epoch that is committed.
+    """
+
+    def __init__(self, place: Place, epoch: EpochKey) -> None:
+        self._place = place
+        self._epoch = epoch
+        self._published: set[str] = set()
+
+    def commit(self, committables: Sequence[StagedFile]) -> Sequence[StagedFile]:
+        """Puts the pending list, and publishes all files.
 
         Raises:
-            ServiceError: an upload could not be completed. If it is retryable, the next call skips the
-                uploads that were completed.
+            ServiceError: a file could not be published. If it is retryable, the next call skips those that
+                were.
         """
-        pending = json.dumps([[each.key, each.upload_id] for each in committables]).encode()
+        place = self._place
+        for_each(place.executor, committables, lambda each: place.store.check_staged(each.key, each.token))
+        pending = pending_list(committables, is_visible=place.publish == VISIBLE)
         digest = hashlib.sha256(pending).hexdigest()[:16]
-        self._bucket.put(self._layout.pending_list(self._epoch, digest), pending)
-        self._for_each(committables, self._complete)
+        place.store.put(place.layout.pending_list(self._epoch, digest), pending)
+        if place.publish != VISIBLE:
+            for_each(place.executor, committables, self._publish)
         return ()
 
-    def abort(self, committables: Sequence[Upload]) -> None:
-        """Aborts uploads that are not completed. Objects, and uploads that stay, are orphans.
+    def abort(self, committables: Sequence[StagedFile]) -> None:
+        """Discards files that are not published. Others, and files that stay, are orphans.
 
         Raises:
-            ServiceError: an upload could not be aborted.
+            ServiceError: a file could not be discarded.
         """
-        self._for_each(committables, lambda each: self._bucket.abort_upload(each.key, each.upload_id))
+        place = self._place
+        if place.publish == VISIBLE and any(place.store.keys(place.layout.pending_lists_of(self._epoch))):
+            return  # a manifest may list them, or still arrive: see `OrphanRemoval`
+        for_each(place.executor, committables, lambda each: place.store.discard(each.key, each.token))
 
-    def _complete(self, upload: Upload) -> None:
-        if upload.upload_id not in self._completed:
-            self._bucket.complete_upload(upload.key, upload.upload_id, upload.parts)
-            self._completed.add(upload.upload_id)
+    def _publish(self, file: StagedFile) -> None:
+        if file.token not in self._published:
+            self._place.store.publish(file.key, file.token, file.parts)
+            self._published.add(file.token)
 
-    def _for_each(self, uploads: Sequence[Upload], call: Callable[[Upload], None]) -> None:
-        """Calls concurrently. Starts no call after a failure: S3 may be down, and there may be thousands."""
-        errors: list[SluiceError] = []
 
-        def run(upload: Upload) -> None:
-            if not errors:
-                try:
-                    call(upload)
-                except SluiceError as error:
-                    errors.append(error)
+class ManifestCommitter(GlobalCommitter[StagedFile, Manifest]):
+    """Puts the manifest, and then does what readers without manifests need: the `GlobalCommitter`."""
 
-        with self._executor(CONCURRENT_REQUESTS) as executor:
-            list(executor.map(run, uploads))
-        if errors:
-            raise errors[0]
+    def __init__(self, place: Place, epoch: Epoch) -> None:
+        self._place = place
+        self._epoch = EpochKey.of(epoch)
+        self._content = epoch.content
+
+    def combine(self, committables: Sequence[StagedFile]) -> Manifest:
+        relative = self._place.layout.relative
+        files = [ManifestFile(relative(each.key), each.rows, each.size) for each in committables]
+        files.sort(key=lambda each: each.path)
+        return Manifest(self._epoch.query, self._epoch.batch, self._epoch.run, tuple(files), self._content)
+
+    def filter_recovered_committables(self, committables: Sequence[Manifest]) -> list[Manifest]:
+        """Those whose batch has no manifest yet. What an earlier driver has begun to show is finished.
+
+        Raises:
+            CommitError: a batch has one of other contents.
+        """
+        if self._place.publish == VISIBLE:  # of an earlier version of `txnAppId`, too
+            self._place.finish(self._epoch.query, self._epoch.batch)
+        return [each for each in committables if not self._is_recovered(each)]
+
+    def commit(self, committables: Sequence[Manifest]) -> list[Manifest]:
+        """Puts the manifest unless the batch has one.
+
+        The existing one is probably this one, put by an attempt whose answer was lost. If it is that of
+        another run, the batch consists of the other run's files, and those of this run are orphans.
+
+        Raises:
+            CommitError: the existing one is of other contents.
+        """
+        for manifest in committables:
+            found: Manifest | None = manifest
+            if not self._place.store.put_if_absent(self._key(manifest), manifest.to_json()):
+                found = self._find_existing(manifest)
+                if found != manifest:
+                    _log.warning(
+                        "query %s: another run has committed batch %d; the files of run %s are removed",
+                        manifest.query,
+                        manifest.batch,
+                        manifest.run,
+                    )
+            self._show(found or manifest)
+        return []
+
+    def _is_recovered(self, manifest: Manifest) -> bool:
+        found = self._find_existing(manifest)
+        if found is not None:
+            self._show(found)
+        return found is not None
+
+    def _show(self, manifest: Manifest) -> None:
+        """For readers without manifests. Another run may have used another way to publish."""
+        place = self._place
+        if place.publish == VISIBLE or manifest.run != self._epoch.run:
+            place.finish(manifest.query, manifest.batch)
+        if place.publish == SYMLINK:
+            add_to_symlinks(place.store, place.layout, self._epoch, manifest, place.executor)
+
+    def _find_existing(self, manifest: Manifest) -> Manifest | None:
+        key = self._key(manifest)
+        if not self._place.store.exists(key):
+            return None
+        found = Manifest.from_json(self._place.store.get_listed(key), key)
+        if found.content and manifest.content and found.content != manifest.content:
+            raise CommitError(other_content(f"batch {manifest.batch}", manifest.query))
+        return found
+
+    def _key(self, manifest: Manifest) -> str:
+        return self._place.layout.manifest(manifest.query, manifest.batch)
 
 
 class OrphanRemoval:
     """Removes what failed attempts of a query have left behind, up to the current batch.
 
     Args:
-        bucket: where the objects are.
-        layout: the keys below the path.
+        place: where.
         epoch: the current epoch. Nothing of another query is removed.
+        is_committed: the epoch is committed, or had nothing to commit.
         is_aborted_write: the epoch is a batch write that was aborted: it will never be committed.
     """
 
-    def __init__(self, bucket: Bucket, layout: Layout, epoch: EpochKey, *, is_aborted_write: bool) -> None:
-        self._bucket = bucket
-        self._layout = layout
+    def __init__(self, place: Place, epoch: EpochKey, *, is_committed: bool, is_aborted_write: bool) -> None:
+        self._place = place
+        self._store, self._layout = place.store, place.layout
         self._epoch = epoch
+        self._is_decided = is_committed or is_aborted_write
         self._is_aborted_write = is_aborted_write
 
     def run(self) -> None:
-        """Raises ServiceError if S3 refuses a call; the next one of the query then removes the rest."""
-        # Uploads first: a driver of an earlier run that is still alive can complete none after this.
-        for key, upload_id in list(self._bucket.uploads(self._layout.root)):
-            epoch = self._layout.epoch_of_data_file(key)
-            if epoch is not None and epoch[0] == self._epoch.query and epoch[1] <= self._epoch.batch:
-                self._bucket.abort_upload(key, upload_id)
-        for key in list(self._bucket.keys(self._layout.pending_lists(self._epoch.query))):
-            batch = self._layout.batch_of_pending_list(key)
-            if batch is not None and batch <= self._epoch.batch:
-                self._remove_pending(key, batch)
-
-    def _remove_pending(self, pending_list: str, batch: int) -> None:
-        """Removes the objects on a pending list that no manifest lists, and then the list."""
-        manifest_key = self._layout.manifest(self._epoch.query, batch)
-        if self._is_aborted_write:
+        """Raises ServiceError if the store refuses a call; the next run then removes the rest."""
+        query, batch = self._epoch.query, self._epoch.batch
+        pending_lists = self._layout.pending_lists(query)
+        if self._is_aborted_write and any(self._store.keys(pending_lists)):
             # An empty manifest replaces one that exists, and stops one that is still to arrive.
-            empty = Manifest(self._epoch.query, batch, self._epoch.run, ())
-            self._bucket.put(manifest_key, empty.to_json())
-        manifest = read_manifest(self._bucket, manifest_key)
+            empty = Manifest(query, batch, self._epoch.run, ())
+            self._store.put(self._layout.manifest(query, batch), empty.to_json())
+            if self._place.publish == SYMLINK:  # the lists may have what is about to go
+                make_symlinks(self._store, self._layout, self._place.executor)
+        last = batch
+        if self._place.publish == VISIBLE:
+            self._place.finish(query, batch)
+            # Another driver may be about to put a manifest, which would list what is gone.
+            last = batch if self._is_decided else batch - 1
+        # Staged files first: a driver of an earlier run that is still alive can publish none after this.
+        for key, token in list(self._store.staged(self._layout.root)):
+            epoch = self._layout.epoch_of_data_file(key)
+            if epoch is not None and epoch[0] == query and epoch[1] <= last:
+                self._store.discard(key, token)
+        for key in list(self._store.keys(pending_lists)):
+            epoch = self._layout.epoch_of_pending_list(key)
+            if epoch is not None and epoch[1] <= batch:
+                self._remove_pending(key, epoch[1])
+
+    def _remove_pending(self, key: str, batch: int) -> None:
+        """Removes the files on a pending list that no manifest lists, and then the list.
+
+        Another driver may have put the manifest just now; without the list it would publish nothing.
+        """
+        manifest = read_manifest(self._store, self._layout.manifest(self._epoch.query, batch))
         if manifest is None and batch == self._epoch.batch:
             return
         committed = {each.path for each in manifest.files} if manifest else set()
-        pending = json.loads(self._bucket.get(pending_list) or b"[]")
-        for key, upload_id in pending:
-            if self._layout.relative(key) not in committed:
-                self._bucket.abort_upload(key, upload_id)
-                self._bucket.delete(key)
-        self._bucket.delete(pending_list)
+        for each in read_pending_list(self._store, key):
+            if self._layout.relative(each.key) not in committed:
+                self._store.discard(each.key, each.token)
+                self._store.delete(each.key)
+            elif each.parts is not None:
+                self._store.publish(each.key, each.token, each.parts)
+        self._store.delete(key)

@@ -1,32 +1,37 @@
-"""Amazon S3: files that become visible, exactly once, when their epoch is committed (FLIP-143)."""
+"""Files that become visible, exactly once, when their epoch is committed (FLIP-143)."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 
 from sluice.aws.calling.connection import ConnectionConfig
-from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.common.object_settings import OBJECT_OPTIONS, ObjectSettings
-from sluice.destinations.files.committer import OrphanRemoval, UploadCommitter
+from sluice.destinations.files.committer import (
+    MANIFEST,
+    SYMLINK,
+    VISIBLE,
+    FileCommitter,
+    ManifestCommitter,
+    OrphanRemoval,
+    Place,
+)
 from sluice.destinations.files.file_formats import FORMATS
 from sluice.destinations.files.layout import EpochKey, Layout
-from sluice.destinations.files.manifest import ManifestCommitter
-from sluice.destinations.files.upload import PART_SIZE, PartSender, Upload
-from sluice.destinations.files.writer import FileSettings, S3Writer
-from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, integer, matching, size
+from sluice.destinations.files.places import ANY_PATH, S3_PATH, open_store
+from sluice.destinations.files.store import StagedFile, Store
+from sluice.destinations.files.upload import PART_SIZE
+from sluice.destinations.files.writer import FileSettings, FileWriter
+from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, integer, size
 from sluice.sink import CommittingDestination, Epoch, Origin, StructType
 from sluice.sink.options import MAX_RETRY_DURATION
 
-__all__ = ["PATH", "S3Destination"]
+__all__ = ["FilesDestination", "S3Destination"]
 
 _DEFAULTS: Final = FileSettings()
 _LARGEST_FILE: Final = 8000 * PART_SIZE  # an upload has at most 10,000 parts; files may exceed the limit
-# Parts of one task that are in memory to be sent, and threads that send them.
-_CONCURRENT_PARTS: Final = 4
 
 
 def _columns(text: str) -> tuple[str, ...]:
@@ -36,15 +41,6 @@ def _columns(text: str) -> tuple[str, ...]:
     return names
 
 
-_PATH_SPELLING: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w!.()=+@,~-]+)*/?", re.ASCII)
-
-PATH = Option(
-    "path",
-    matching("path", "s3://bucket/prefix, of letters, digits, / and any of !_.()=+@,~-", _PATH_SPELLING),
-    None,
-    "`s3://bucket/prefix`. Files and manifests are below it.",
-    required=True,
-)
 FILE_FORMAT = Option(
     "fileFormat",
     choice(*FORMATS),
@@ -79,6 +75,13 @@ MAX_OPEN_FILES = Option(
     _DEFAULTS.max_open_files,
     "Open files of a task, one for each partition. To open another one, it ends the least recently used.",
 )
+PUBLISH = Option(
+    "publish",
+    choice(MANIFEST, SYMLINK, VISIBLE),
+    _DEFAULTS.publish,
+    "How readers tell committed files: by `manifest`; also by `symlink` manifests, as Athena, Trino and Hive "
+    "read them; or because no others are `visible` in a listing.",
+)
 ALLOW_UNSAFE_COMMITS = Option(
     "allowUnsafeCommits",
     BOOLEAN,
@@ -86,52 +89,53 @@ ALLOW_UNSAFE_COMMITS = Option(
     "Write to a store without conditional writes, where two drivers could commit one batch twice.",
 )
 
+_OPTIONS: Final[Sequence[Option[Any]]] = (
+    FILE_FORMAT,
+    PARTITION_BY,
+    COMPRESSION,
+    MAX_FILE_SIZE,
+    MAX_OPEN_FILES,
+    PUBLISH,
+    *OBJECT_OPTIONS,
+    ALLOW_UNSAFE_COMMITS,
+)
 _KILL_TIMEOUT: Final = 3.0
 """Seconds until tasks have ended that Spark kills, by default (``spark.python.task.killTimeout`` is 2 s)."""
 
 
-class S3Destination(CommittingDestination[Upload]):
-    """Writes files below a path of a bucket.
+class FilesDestination(CommittingDestination[StagedFile]):
+    """Writes files below a path.
 
     Args:
         layout: the keys below the path.
-        bucket: of the path.
-        settings: how files are made.
+        store: of the path.
+        settings: how files are made and published.
         executor: makes an executor with a number of threads; replaced in tests.
         pause: sleeps for a number of seconds; replaced in tests.
     """
 
-    OPTIONS: ClassVar[Sequence[Option[Any]]] = (
-        PATH,
-        FILE_FORMAT,
-        PARTITION_BY,
-        COMPRESSION,
-        MAX_FILE_SIZE,
-        MAX_OPEN_FILES,
-        *OBJECT_OPTIONS,
-        ALLOW_UNSAFE_COMMITS,
-    )
+    NAME: ClassVar[str] = "files"
+    PATH: ClassVar[Option[str]] = ANY_PATH
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = (ANY_PATH, *_OPTIONS)
 
     def __init__(
         self,
         layout: Layout,
-        bucket: Bucket,
+        store: Store,
         settings: FileSettings = _DEFAULTS,
         *,
         executor: Callable[[int], Executor] = ThreadPoolExecutor,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._layout = layout
+        self._place = Place(store, layout, settings.publish, executor)
         self._pause = pause
-        self._bucket = bucket
         self._settings = settings
-        self._executor = executor
-        self.name = f"s3 path '{layout.path}'"
+        self.name = f"{self.NAME} path '{layout.path}'"
 
     @classmethod
-    def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> S3Destination | None:
+    def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> FilesDestination | None:
         """See `DestinationClass.from_options`."""
-        path = values.get(PATH)
+        path = values.get(cls.PATH)
         file_format = values.require(FILE_FORMAT)
         compressions = FORMATS[file_format].extensions
         compression = values.get(COMPRESSION) or next(iter(compressions))
@@ -142,46 +146,58 @@ class S3Destination(CommittingDestination[Upload]):
         object_settings = ObjectSettings.of(values)
         if path is None:
             return None
+        layout = Layout(path)
+        if not layout.bucket:
+            values.reject_each(OBJECT_OPTIONS, "only for a 'path' in S3")
         settings = FileSettings(
             file_format,
             compression,
             values.require(PARTITION_BY),
             values.require(MAX_FILE_SIZE),
             values.require(MAX_OPEN_FILES),
+            values.require(PUBLISH),
         )
-        layout = Layout(path)
-        bucket = Bucket(
-            layout.bucket,
+        store = open_store(
+            layout,
             connection,
             object_settings,
             allows_unsafe_commits=values.require(ALLOW_UNSAFE_COMMITS),
             patience=values.require(MAX_RETRY_DURATION),
         )
-        return cls(layout, bucket, settings)
+        return cls(layout, store, settings)
 
     def check(self) -> None:
         """Raises OptionError if the store has no conditional writes."""
-        self._bucket.check_conditional_writes(self._layout.manifests)
+        self._place.store.check_conditional_writes(self._place.layout.manifests)
 
-    def create_writer(self, schema: StructType, origin: Origin) -> S3Writer:
+    def create_writer(self, schema: StructType, origin: Origin) -> FileWriter:
         """Raises OptionError for columns that cannot be written."""
-        sender = PartSender(self._bucket, self._executor(_CONCURRENT_PARTS), _CONCURRENT_PARTS)
-        return S3Writer(sender, self._layout, self._settings, schema, origin)
+        place = self._place
+        stager = place.store.stager(place.executor)
+        return FileWriter(stager, place.layout, self._settings, schema, origin)
 
-    def create_committer(self, epoch: Epoch) -> UploadCommitter:
-        return UploadCommitter(self._bucket, self._layout, EpochKey.of(epoch), self._executor)
+    def create_committer(self, epoch: Epoch) -> FileCommitter:
+        return FileCommitter(self._place, EpochKey.of(epoch))
 
     def create_global_committer(self, epoch: Epoch) -> ManifestCommitter:
-        return ManifestCommitter(self._bucket, self._layout, epoch)
+        return ManifestCommitter(self._place, epoch)
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
         """Removes orphans: see `OrphanRemoval`."""
         is_aborted_write = epoch.batch is None and not committed
         removal = OrphanRemoval(
-            self._bucket, self._layout, EpochKey.of(epoch), is_aborted_write=is_aborted_write
+            self._place, EpochKey.of(epoch), is_committed=committed, is_aborted_write=is_aborted_write
         )
         removal.run()
         if is_aborted_write:
             # No later epoch removes what the other tasks of the write leave, which run on for a moment.
             self._pause(_KILL_TIMEOUT)
             removal.run()
+
+
+class S3Destination(FilesDestination):
+    """Writes files below a path of a bucket."""
+
+    NAME = "s3"
+    PATH = S3_PATH
+    OPTIONS = (S3_PATH, *_OPTIONS)

@@ -55,15 +55,13 @@ def check_types(file_format: str, schema: StructType) -> None:
     alike = [f"'{first}' and '{second}'" for first, second in same_names(schema, key=str.lower)]
     if alike:
         raise OptionError(
-            "destination 's3': Spark, which compares names of columns without regard to case, could not read "
+            "Spark, which compares names of columns without regard to case, could not read "
             f"files with both of the columns {'; '.join(alike)}: rename one"
         )
     if problems:
         allowed = "numbers, strings, binary, boolean, dates, timestamps; arrays, structs and maps of them"
         keys = " (maps by string)" if file_format == "jsonl" else ""
-        raise OptionError(
-            f"destination 's3', format {file_format}, takes {allowed}{keys}: " + "; ".join(problems)
-        )
+        raise OptionError(f"files with format {file_format} take {allowed}{keys}: " + "; ".join(problems))
 
 
 # --- Parquet ------------------------------------------------------------------------------------------
@@ -115,7 +113,7 @@ class JsonLinesFile:
 
 
 def _values(start: int, name: str, column: Any) -> list[Any]:
-    return python_values("s3", name, column, start)
+    return python_values("files", name, column, start)
 
 
 FORMATS: Final[dict[str, FileFormat]] = {

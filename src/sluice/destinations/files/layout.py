@@ -3,8 +3,11 @@
 ::
 
     <prefix>/<column=value>/…/part-<partition>_<query>_<batch>_<run>_<attempt>_<number>.parquet
-    <prefix>/_sluice/<query>/<batch>.json                        the manifest of a committed epoch
-    <prefix>/_sluice/<query>/pending/<batch>_<run>-<digest>.json   the data files that a driver is completing
+    <prefix>/_sluice/<query>/<batch>.json                          the manifest of a committed epoch
+    <prefix>/_sluice/<query>/pending/<batch>_<run>-<digest>.json   the data files that a driver is publishing
+    <prefix>/_sluice/staging/<data file>.staged                    a staged file of a directory
+    <prefix>/_symlink_format_manifest/<column=value>/…/manifest    lists the files of a partition
+    <prefix>/_sluice/<query>/symlinks                              the run that made all of these anew
 
 ``<query>`` is Spark's id of the streaming query, or ``write-<run>`` for a batch write, whose batch is 0. No
 two attempts use the same key: each run has its own id, and Spark numbers the attempts of a run.
@@ -20,17 +23,19 @@ from typing import Final
 from sluice.destinations.common.bucket import split_s3_path
 from sluice.sink import Epoch, Origin
 
-__all__ = ["EpochKey", "Layout", "hive_escaped"]
+__all__ = ["STAGING", "EpochKey", "Layout", "hive_escaped"]
 
 _META: Final = "_sluice"
 _PENDING: Final = "pending"
+_SYMLINKS: Final = "_symlink_format_manifest"
+STAGING: Final = f"{_META}/staging"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9-]")
 _DATA_FILE: Final = re.compile(
     r"part-(?P<partition>\d+)_(?P<query>[A-Za-z0-9-]+)_(?P<batch>\d{20})_(?P<run>[A-Za-z0-9-]+)"
     r"_(?P<attempt>\d+)_(?P<number>\d+)\.[a-z.]+\Z"
 )
 _MANIFEST: Final = re.compile(r"(?P<query>[A-Za-z0-9-]+)/(?P<batch>\d{20})\.json\Z")
-_PENDING_LIST: Final = re.compile(r"(?P<batch>\d{20})_[A-Za-z0-9-]+\.json\Z")
+_PENDING_LIST: Final = re.compile(r"(?P<query>[A-Za-z0-9-]+)/pending/(?P<batch>\d{20})_[A-Za-z0-9-]+\.json")
 # The characters of Spark's ExternalCatalogUtils.escapePathName, and NUL, which S3 does not accept.
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 
@@ -67,16 +72,16 @@ class Layout:
     """The keys below one path.
 
     Args:
-        path: ``s3://bucket/prefix``.
+        path: ``s3://bucket/prefix``, or a local directory, whose keys are relative to it.
 
     Attributes:
-        bucket: the name of the bucket.
+        bucket: the name of the bucket; empty for a directory.
         root: the prefix of all keys; ends in a slash unless it is empty.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.bucket, self.root = split_s3_path(path)
+        self.bucket, self.root = split_s3_path(path) if path.startswith("s3://") else ("", "")
         self._meta = f"{self.root}{_META}/"
 
     def data_file(self, origin: Origin, directory: str, number: int, extension: str) -> str:
@@ -103,6 +108,17 @@ class Layout:
         """The part of a key below the path of the sink."""
         return key.removeprefix(self.root)
 
+    def address(self, relative: str, scheme: str = "s3") -> str:
+        """What readers call a file: a URL, or a path of a directory that was given as one."""
+        if self.bucket:
+            return f"{scheme}://{self.bucket}/{self.root}{relative}"
+        return f"{self.path.rstrip('/')}/{relative}"
+
+    def url(self, relative: str) -> str:
+        """The URL of a file, as Hadoop's ``Path`` reads it: nothing is escaped."""
+        address = self.address(relative)
+        return f"file://{address}" if address.startswith("/") else address
+
     def manifest(self, query: str, batch: int) -> str:
         return f"{self._meta}{query}/{batch:020}.json"
 
@@ -121,13 +137,30 @@ class Layout:
 
     def pending_list(self, epoch: EpochKey, digest: str) -> str:
         """The key of a pending list. `digest` is that of its content: one run may write several lists."""
-        return f"{self.pending_lists(epoch.query)}{epoch.batch:020}_{epoch.run}-{digest}.json"
+        return f"{self.pending_lists_of(epoch)}{digest}.json"
+
+    def pending_lists_of(self, epoch: EpochKey) -> str:
+        """The prefix of the pending lists of an epoch's run."""
+        return f"{self.pending_lists(epoch.query)}{epoch.batch:020}_{epoch.run}-"
 
     def pending_lists(self, query: str) -> str:
         """The prefix of the pending lists of a query."""
         return f"{self._meta}{query}/{_PENDING}/"
 
-    def batch_of_pending_list(self, key: str) -> int | None:
-        """The batch that a pending list belongs to; None for any other object."""
-        match = _PENDING_LIST.match(key.rpartition("/")[2])
-        return int(match["batch"]) if match else None
+    def epoch_of_pending_list(self, key: str) -> tuple[str, int] | None:
+        """The query and the batch that a pending list belongs to; None for any other object."""
+        match = _PENDING_LIST.fullmatch(key.removeprefix(self._meta))
+        return (match["query"], int(match["batch"])) if match else None
+
+    @property
+    def symlinks(self) -> str:
+        """The prefix of the symlink manifests."""
+        return f"{self.root}{_SYMLINKS}/"
+
+    def symlink(self, directory: str) -> str:
+        """The key of the symlink manifest of a partition, whose directory ends in a slash, or is empty."""
+        return f"{self.symlinks}{directory}manifest"
+
+    def symlinks_made(self, query: str) -> str:
+        """The key of what holds the run of a query that has made all symlink manifests anew."""
+        return f"{self._meta}{query}/symlinks"

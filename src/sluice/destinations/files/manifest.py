@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, Bucket, StoredObject
-from sluice.destinations.files.layout import EpochKey, Layout
-from sluice.destinations.files.upload import Upload
+from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, StoredObject
+from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.store import Store
 from sluice.errors import CommitError
-from sluice.sink import Epoch, GlobalCommitter
-from sluice.sink.committing.epoch_commit import other_content
 
-__all__ = ["Manifest", "ManifestCommitter", "ManifestFile", "read_manifest", "read_manifests"]
+__all__ = ["Manifest", "ManifestFile", "read_manifest", "read_manifests"]
 
 _VERSION: Final = 1
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,21 +78,19 @@ class Manifest:
             raise CommitError(f"manifest {key} is damaged: {type(error).__name__}: {error}") from None
 
 
-def read_manifest(bucket: Bucket, key: str) -> Manifest | None:
+def read_manifest(store: Store, key: str) -> Manifest | None:
     """The manifest with this key; None if it does not exist, and no listing shows it.
 
     Raises:
-        ServiceError: S3 lists it, and has not given it out.
+        ServiceError: the store lists it, and has not given it out.
         CommitError: it is no manifest.
     """
-    text = bucket.get(key)
-    if text is None and key in bucket.keys(key):
-        text = bucket.get_listed(key)
+    text = store.read(key)
     return None if text is None else Manifest.from_json(text, key)
 
 
 def read_manifests(
-    bucket: Bucket,
+    store: Store,
     layout: Layout,
     objects: Iterable[StoredObject],
     executor: Callable[[int], Executor] = ThreadPoolExecutor,
@@ -110,63 +103,5 @@ def read_manifests(
     """
     stored = [each for each in objects if layout.is_manifest(each.key)]
     with executor(CONCURRENT_REQUESTS) as pool:
-        read = pool.map(lambda each: Manifest.from_json(bucket.get_listed(each.key), each.key), stored)
+        read = pool.map(lambda each: Manifest.from_json(store.get_listed(each.key), each.key), stored)
         return list(zip(stored, read, strict=True))
-
-
-class ManifestCommitter(GlobalCommitter[Upload, Manifest]):
-    """Puts the manifest: the `GlobalCommitter` of destination ``s3``."""
-
-    def __init__(self, bucket: Bucket, layout: Layout, epoch: Epoch) -> None:
-        self._bucket = bucket
-        self._layout = layout
-        self._epoch = EpochKey.of(epoch)
-        self._content = epoch.content
-
-    def combine(self, committables: Sequence[Upload]) -> Manifest:
-        files = [ManifestFile(self._layout.relative(each.key), each.rows, each.size) for each in committables]
-        files.sort(key=lambda each: each.path)
-        return Manifest(self._epoch.query, self._epoch.batch, self._epoch.run, tuple(files), self._content)
-
-    def filter_recovered_committables(self, committables: Sequence[Manifest]) -> list[Manifest]:
-        """Those whose batch has no manifest yet.
-
-        Raises:
-            CommitError: a batch has one of other contents.
-        """
-        return [each for each in committables if self._find_existing(each) is None]
-
-    def commit(self, committables: Sequence[Manifest]) -> list[Manifest]:
-        """Puts the manifest unless the batch has one.
-
-        The existing one is probably this one, put by an attempt whose answer was lost. If it is that of
-        another run, the batch consists of the other run's files, and those of this run are orphans.
-
-        Raises:
-            CommitError: the existing one is of other contents.
-        """
-        for manifest in committables:
-            key = self._key(manifest)
-            if (
-                not self._bucket.put_if_absent(key, manifest.to_json())
-                and self._find_existing(manifest) != manifest
-            ):
-                _log.warning(
-                    "query %s: another run has committed batch %d; the files of run %s are removed",
-                    manifest.query,
-                    manifest.batch,
-                    manifest.run,
-                )
-        return []
-
-    def _find_existing(self, manifest: Manifest) -> Manifest | None:
-        key = self._key(manifest)
-        if not self._bucket.exists(key):
-            return None
-        found = Manifest.from_json(self._bucket.get_listed(key), key)
-        if found.content and manifest.content and found.content != manifest.content:
-            raise CommitError(other_content(f"batch {manifest.batch}", manifest.query))
-        return found
-
-    def _key(self, manifest: Manifest) -> str:
-        return self._layout.manifest(manifest.query, manifest.batch)

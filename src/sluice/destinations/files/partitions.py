@@ -52,7 +52,7 @@ class Partitioning:
         if len(self._columns) == len(names):
             problems.append("no column is left for the files" if names else "there is no column")
         if problems:
-            raise OptionError("destination 's3', option 'partitionBy': " + "; ".join(problems))
+            raise OptionError("option 'partitionBy': " + "; ".join(problems))
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yields the directory and the rows of each partition in a batch. Rows keep their order.
@@ -107,11 +107,11 @@ def _labels(name: str, column: Any) -> tuple[list[str], Any]:
         texts = _texts(encoded.dictionary)
     except UnicodeDecodeError:
         raise InvalidRecordError(
-            f"destination 's3', option 'partitionBy': column '{name}' has a string that is not UTF-8"
+            f"option 'partitionBy': column '{name}' has a string that is not UTF-8"
         ) from None
     if any(text is not None and _IN_NO_LISTING.search(text) for text in texts):
         raise InvalidRecordError(
-            f"destination 's3', option 'partitionBy': column '{name}' has a string with U+FFFE or U+FFFF, "
+            f"option 'partitionBy': column '{name}' has a string with U+FFFE or U+FFFF, "
             "which S3 lists in no key"
         )
     label = hive_escaped(name)

@@ -9,13 +9,15 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from sluice.destinations.common.bucket import Bucket, StoredObject
+from sluice.destinations.common.bucket import StoredObject
 from sluice.destinations.files.layout import Layout
 from sluice.destinations.files.manifest import Manifest, read_manifests
+from sluice.destinations.files.store import Store
+from sluice.destinations.files.symlinks import make_symlinks
 
 __all__ = ["CommittedEpoch", "SinkFiles", "expire", "sink_files"]
 
@@ -60,18 +62,18 @@ class SinkFiles:
 
 
 def sink_files(
-    bucket: Bucket, layout: Layout, *, executor: Callable[[int], Executor] = ThreadPoolExecutor
+    store: Store, layout: Layout, *, executor: Callable[[int], Executor] = ThreadPoolExecutor
 ) -> SinkFiles:
     """Lists everything below a path, except what is below the path of another sink inside of it.
 
     Raises:
-        ServiceError: S3 refuses a call.
+        ServiceError: the store refuses a call.
         CommitError: a manifest cannot be read.
     """
-    objects = list(bucket.objects(layout.root))
+    objects = list(store.objects(layout.root))
     found = {
         (manifest.query, manifest.batch): CommittedEpoch(each.key, each.modified, manifest)
-        for each, manifest in read_manifests(bucket, layout, objects, executor)
+        for each, manifest in read_manifests(store, layout, objects, executor)
     }
     listed = {layout.root + file.path for epoch in found.values() for file in epoch.manifest.files}
     uncommitted = []
@@ -87,21 +89,31 @@ def sink_files(
     return SinkFiles([found[key] for key in sorted(found)], uncommitted)
 
 
-def expire(bucket: Bucket, layout: Layout, epochs: Iterable[CommittedEpoch]) -> int:
+def expire(
+    store: Store,
+    layout: Layout,
+    epochs: Sequence[CommittedEpoch],
+    *,
+    executor: Callable[[int], Executor] = ThreadPoolExecutor,
+) -> int:
     """Removes the files of epochs.
 
     Returns:
         How many files were deleted.
 
     Raises:
-        ServiceError: S3 refuses a call; what is left is removed by the next call.
+        ServiceError: the store refuses a call; what is left is removed by the next call.
     """
-    deleted = 0
     for epoch in epochs:
-        files = [layout.root + file.path for file in epoch.manifest.files]
-        if files:
-            bucket.put(epoch.key, replace(epoch.manifest, files=()).to_json())
-        for key in (*files, *epoch.orphans):
-            bucket.delete(key)
-            deleted += 1
-    return deleted
+        if epoch.manifest.files:
+            store.put(epoch.key, replace(epoch.manifest, files=()).to_json())
+    if any(store.keys(layout.symlinks)):
+        make_symlinks(store, layout, executor)
+    removed = [
+        key
+        for epoch in epochs
+        for key in (*(layout.root + file.path for file in epoch.manifest.files), *epoch.orphans)
+    ]
+    for key in removed:
+        store.delete(key)
+    return len(removed)

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sluice.destinations.common.bucket import Bucket
+from sluice.destinations.files.store import StagedStream, Stager
+from sluice.errors import InvalidRecordError
 
-__all__ = ["PART_SIZE", "PartSender", "PartStream", "Upload"]
+__all__ = ["PART_SIZE", "PartSender", "PartStream"]
 
 # A part has at least 5 MiB, except for the last one; an upload has at most 10,000 parts.
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 PART_SIZE: Final = 8 * 1024 * 1024
+_MAX_KEY: Final = 1024  # bytes
 
 
-@dataclass(frozen=True)
-class Upload:
-    """The committable of destination ``s3``: a file that is uploaded, but not yet an object.
-
-    Attributes:
-        key: of the object that it will be.
-        upload_id: S3's id of the upload.
-        parts: number, ETag and checksums of each part.
-        rows: of the file.
-        size: of the file in bytes.
-    """
-
-    key: str
-    upload_id: str
-    parts: tuple[Mapping[str, Any], ...]
-    rows: int
-    size: int
-
-
-class PartSender:
+class PartSender(Stager):
     """Sends the parts of one task's files, several at a time.
 
     Args:
@@ -50,6 +32,14 @@ class PartSender:
         self.bucket = bucket
         self._executor = executor
         self._room = threading.Semaphore(max_parts)
+
+    def open(self, key: str, content_type: str) -> PartStream:
+        size = len(key.encode())
+        if size > _MAX_KEY:
+            raise InvalidRecordError(
+                f"the values of the partition columns make a key of {size} bytes; S3 takes {_MAX_KEY}"
+            )
+        return PartStream(self, key, content_type)
 
     def send(self, key: str, upload_id: str, number: int, body: bytes) -> Future[dict[str, Any]]:
         """Waits for room for the part; returns the future result of `Bucket.upload_part`."""
@@ -68,17 +58,13 @@ class PartSender:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
-class PartStream(io.RawIOBase):
-    """The stream that file writers write to. Closing it neither completes nor aborts the upload.
+class PartStream(StagedStream):
+    """The stream of an upload.
 
     Args:
         sender: sends the parts.
         key: of the object.
         content_type: of the object.
-
-    Attributes:
-        upload_id: S3's id of the upload.
-        size: bytes written.
     """
 
     def __init__(self, sender: PartSender, key: str, content_type: str) -> None:
@@ -88,10 +74,7 @@ class PartStream(io.RawIOBase):
         self._sender = sender
         self._buffer = bytearray()
         self._sent: list[Future[dict[str, Any]]] = []
-        self.upload_id = sender.bucket.create_upload(key, content_type)
-
-    def writable(self) -> bool:
-        return True
+        self.token = sender.bucket.create_upload(key, content_type)
 
     def write(self, data: Any) -> int:
         """Takes all of `data`. Raises ServiceError if an earlier part could not be uploaded."""
@@ -113,10 +96,13 @@ class PartStream(io.RawIOBase):
         """Waits until all parts are uploaded. Raises ServiceError if one could not be."""
         return tuple(sent.result() for sent in self._sent)
 
+    def discard(self) -> None:
+        self._sender.bucket.abort_upload(self.key, self.token)
+
     def _send(self, size: int) -> None:
         failed = next((sent for sent in self._sent if sent.done() and sent.exception()), None)
         if failed is not None:
             failed.result()
         part = bytes(self._buffer[:size])
         del self._buffer[:size]
-        self._sent.append(self._sender.send(self.key, self.upload_id, len(self._sent) + 1, part))
+        self._sent.append(self._sender.send(self.key, self.token, len(self._sent) + 1, part))

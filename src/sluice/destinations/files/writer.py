@@ -1,4 +1,4 @@
-"""Writes one task's rows into multipart uploads, by partition and file size."""
+"""Writes one task's rows into staged files, by partition and file size."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from typing import IO, TYPE_CHECKING, Final, cast
 from sluice.destinations.files.file_formats import FORMATS, RowFile, check_types
 from sluice.destinations.files.layout import Layout
 from sluice.destinations.files.partitions import Partitioning
-from sluice.destinations.files.upload import PartSender, PartStream, Upload
-from sluice.errors import InvalidRecordError, ServiceError, SluiceError
+from sluice.destinations.files.store import StagedFile, StagedStream, Stager
+from sluice.errors import ServiceError, SluiceError
 from sluice.sink import Origin, SinkWriter, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FileSettings", "S3Writer"]
+__all__ = ["FileSettings", "FileWriter"]
 
 # Arrow data that waits to become row groups, over all files of a task (bytes).
 _MAX_BUFFERED: Final = 32 * 1024 * 1024
-_MAX_KEY: Final = 1024  # bytes
 
 
 @dataclass(frozen=True)
 class FileSettings:
-    """How files are made.
+    """How files are made and published.
 
     Attributes:
         file_format: ``parquet`` or ``jsonl``.
@@ -35,6 +34,7 @@ class FileSettings:
         partition_by: names of columns.
         max_file_size: bytes after which a file ends and another one begins.
         max_open_files: of one task.
+        publish: ``manifest``, ``symlink`` or ``visible``.
     """
 
     file_format: str = "parquet"
@@ -42,11 +42,12 @@ class FileSettings:
     partition_by: tuple[str, ...] = ()
     max_file_size: int = 512 * 1024 * 1024
     max_open_files: int = 16
+    publish: str = "manifest"
 
 
 @dataclass
 class _OpenFile:
-    stream: PartStream
+    stream: StagedStream
     row_file: RowFile
     buffered: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
@@ -59,7 +60,7 @@ class _OpenFile:
 
 @contextlib.contextmanager
 def _not_repeated() -> Iterator[None]:
-    """Errors are final: `Bucket` has repeated its calls, and a repeated method would leave rows out."""
+    """Errors are final: a store repeats its own calls, and a repeated method would leave rows out."""
     try:
         yield
     except SluiceError as error:
@@ -67,13 +68,13 @@ def _not_repeated() -> Iterator[None]:
         raise
 
 
-class S3Writer(SinkWriter[Upload]):
-    """Writes rows into multipart uploads.
+class FileWriter(SinkWriter[StagedFile]):
+    """Writes rows into staged files.
 
-    Memory is bounded: a part for each open file, the parts that are being sent, and 32 MiB of rows.
+    Memory is bounded: 32 MiB of rows, and in S3 a part for each open file and the parts that are being sent.
 
     Args:
-        sender: sends the parts; closed with the writer.
+        stager: takes the files; stopped with the writer.
         layout: the keys below the path.
         settings: how files are made.
         schema: of the rows.
@@ -85,7 +86,7 @@ class S3Writer(SinkWriter[Upload]):
 
     def __init__(
         self,
-        sender: PartSender,
+        stager: Stager,
         layout: Layout,
         settings: FileSettings,
         schema: StructType,
@@ -93,7 +94,7 @@ class S3Writer(SinkWriter[Upload]):
     ) -> None:
         check_types(settings.file_format, schema)
         self._partitioning = Partitioning(settings.partition_by, schema)
-        self._sender = sender
+        self._stager = stager
         self._layout = layout
         self._settings = settings
         self._origin = origin
@@ -101,7 +102,7 @@ class S3Writer(SinkWriter[Upload]):
         # By directory of the partition; the least recently used first.
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._finished: list[_OpenFile] = []
-        self._streams: list[PartStream] = []
+        self._streams: list[StagedStream] = []
         self._buffered = 0  # bytes
 
     @property
@@ -114,8 +115,8 @@ class S3Writer(SinkWriter[Upload]):
         """Takes rows.
 
         Raises:
-            ServiceError: S3 did not accept a part.
-            InvalidRecordError: the values of the partition columns make a key longer than S3 allows.
+            ServiceError: the store did not accept a part.
+            InvalidRecordError: the values of the partition columns make a key longer than the store allows.
         """
         for directory, rows in self._partitioning.split(batch):
             file = self._file(directory, rows.schema)
@@ -126,24 +127,24 @@ class S3Writer(SinkWriter[Upload]):
                 self._write_buffered()
 
     @_not_repeated()
-    def prepare_commit(self) -> list[Upload]:
-        """Finishes all files; returns when all their parts are uploaded."""
+    def prepare_commit(self) -> list[StagedFile]:
+        """Finishes all files; returns when all of them are stored."""
         while self._open:
             self._finish_oldest()
         return [
-            Upload(file.stream.key, file.stream.upload_id, file.stream.parts(), file.rows, file.stream.size)
+            StagedFile(file.stream.key, file.stream.token, file.stream.parts(), file.rows, file.stream.size)
             for file in self._finished
         ]
 
     def abort(self) -> None:
-        """Aborts all uploads. If S3 refuses that, they are orphans, and aborted later."""
-        self._sender.stop()
+        """Discards all files. If the store refuses that, they are orphans, and removed later."""
+        self._stager.stop()
         for stream in self._streams:
             with contextlib.suppress(ServiceError):
-                self._sender.bucket.abort_upload(stream.key, stream.upload_id)
+                stream.discard()
 
     def close(self) -> None:
-        self._sender.stop()
+        self._stager.stop()
 
     def _file(self, directory: str, schema: pa.Schema) -> _OpenFile:
         file = self._open.get(directory)
@@ -157,12 +158,7 @@ class S3Writer(SinkWriter[Upload]):
     def _new_file(self, directory: str, schema: pa.Schema) -> _OpenFile:
         extension = self._format.extensions[self._settings.compression]
         key = self._layout.data_file(self._origin, directory, len(self._streams), extension)
-        if len(key.encode()) > _MAX_KEY:
-            raise InvalidRecordError(
-                "destination 's3': the values of the partition columns make a key of "
-                f"{len(key.encode())} bytes; S3 takes {_MAX_KEY}"
-            )
-        stream = PartStream(self._sender, key, self._format.content_type)
+        stream = self._stager.open(key, self._format.content_type)
         self._streams.append(stream)
         row_file = self._format.open(cast("IO[bytes]", stream), schema, self._settings.compression)
         return _OpenFile(stream, row_file)

@@ -1,20 +1,22 @@
-"""Destination s3 under arbitrary failures: each row is committed once, and nothing else is left."""
+"""Files under arbitrary failures: readers see each row once at every moment, and nothing else is left."""
 
 from __future__ import annotations
 
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from fake_s3 import BACKOFF, Crash, FakeS3, committed_keys, committed_rows, destination, refusal, retrier
+from fake_s3 import BACKOFF, Crash, refusal, retrier
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
+from worlds import EACH_STORE, EACH_WAY, World, Worlds, no_fault, nothing
 
+from sluice.destinations.files import FilesDestination
 from sluice.errors import CommitError, ServiceError
 from sluice.sink import Epoch, Origin
 from sluice.sink.committing.epoch_commit import EpochCommit
@@ -61,22 +63,26 @@ class Spark:
     """A streaming query as Spark runs it: run after run, until all batches are in its commit log.
 
     Args:
-        s3: takes the calls.
-        moods: numbers that select failures outside of S3. A task: 3: the worker is killed; 4: another attempt
-            was faster. A commit: 1: it is called twice; 2: the driver dies before Spark has logged it.
+        world: takes the calls.
+        publish: the option.
+        moods: numbers that select failures outside of the store. A task: 3: the worker is killed; 4: another
+            attempt was faster. A commit: 1: it is called twice; 2: the driver dies before Spark logs it.
     """
 
-    s3: FakeS3
+    world: World
+    publish: str
     moods: Iterator[int]
     logged: int = 0
     runs: int = 0
     name: str = field(default_factory=lambda: uuid.uuid4().hex)  # a run's id is never used twice
     attempts: int = 0
+    checked: tuple[int, Mapping[str, bytes]] | None = None
+    seen_wrong: list[str] = field(default_factory=list)
 
     def run(self, batches: int) -> None:
         """One run, until it ends or is killed."""
         self.runs += 1
-        self.s3.dead = False
+        self.world.restart()
         try:
             while self.logged < batches:
                 if not self._batch(self.logged):
@@ -90,9 +96,7 @@ class Spark:
         messages = [self._task(epoch, partition) for partition in range(PARTITIONS)]
         done = [message for message in messages if message is not None]
         uploads = [upload for message in done for upload in message]
-        made = EpochCommit(
-            destination(self.s3, partition_by=("part",)), epoch, retrier=retrier(), backoff=BACKOFF
-        )
+        made = EpochCommit(self._destination(), epoch, retrier=retrier(), backoff=BACKOFF)
         try:
             if len(done) < len(messages):
                 made.abort(uploads)
@@ -106,13 +110,16 @@ class Spark:
                 made.abort(uploads)
             return False
 
+    def _destination(self) -> FilesDestination:
+        return self.world.destination(partition_by=("part",), publish=self.publish)
+
     def _task(self, epoch: Epoch, partition: int) -> list[Any] | None:
         for _ in range(2):
             self.attempts += 1
             mood = next(self.moods)
             batch = epoch.batch or 0
             origin = Origin("s3", QUERY, epoch.run, batch, partition, self.attempts)
-            writer = destination(self.s3, partition_by=("part",)).create_writer(SCHEMA, origin)
+            writer = self._destination().create_writer(SCHEMA, origin)
             try:
                 writer.write(contents(batch, partition))
                 if mood == 3:  # the worker is killed
@@ -152,45 +159,70 @@ def moods(drawn: list[int]) -> Iterator[int]:
         yield 0
 
 
-@settings(max_examples=300)
+def check_readers(spark: Spark) -> None:
+    """All batches that Spark has logged, each row once; and the current one as a whole, in part, or not."""
+    world, files = spark.world, spark.world.files()
+    if (spark.logged, files) == spark.checked:
+        return
+    spark.checked = spark.logged, files
+    logged, current = Counter(sent(spark.logged)), Counter(sent(spark.logged + 1))
+    found = world.by_manifests()
+    if found not in (logged, current):  # an exception may be caught by what is tested
+        spark.seen_wrong.append(f"manifests, {spark.logged} logged: {found}")
+    partly = {"manifest": [], "symlink": [world.by_symlinks], "visible": [world.by_listing]}
+    for read in partly[spark.publish]:
+        found = read()
+        if not logged <= found <= current:
+            spark.seen_wrong.append(f"{read.__name__}, {spark.logged} logged: {found}")
+
+
+@EACH_STORE
+@EACH_WAY
+@settings(max_examples=25)
 @given(
-    st.lists(st.tuples(st.integers(0, 25), st.sampled_from(KINDS)), max_size=10),
-    st.lists(st.integers(0, 8), max_size=60),
-    st.booleans(),
-    st.sampled_from([None, "CRC32", "SHA256"]),
+    faults=st.lists(st.tuples(st.integers(0, 25), st.sampled_from(KINDS)), max_size=10),
+    drawn=st.lists(st.integers(0, 8), max_size=60),
+    idempotent=st.booleans(),
+    sdk_checksum=st.sampled_from([None, "CRC32", "SHA256"]),
 )
 def test_rows_are_committed_once_and_nothing_is_left(
-    faults: list[tuple[int, str]], drawn: list[int], idempotent: bool, sdk_checksum: str | None
+    worlds: Worlds,
+    store: str,
+    publish: str,
+    faults: list[tuple[int, str]],
+    drawn: list[int],
+    *,
+    idempotent: bool,
+    sdk_checksum: str | None,
 ) -> None:
     """The driver is killed between any two calls, or between the commit and Spark's log of it."""
-    s3 = FakeS3(idempotent=idempotent, sdk_checksum=sdk_checksum)
-    s3.fault = Faults(faults)
-    spark = Spark(s3, moods(drawn))
+    world = worlds.new(store, idempotent=idempotent, sdk_checksum=sdk_checksum)
+    world.fault = Faults(faults)
+    spark = Spark(world, publish, moods(drawn))
+    world.changed = lambda: check_readers(spark)
     while spark.logged < BATCHES and spark.runs < 20:
         spark.run(BATCHES)
-        s3.dead = False
-        s3.fault, planned = (lambda _number, _operation: None), s3.fault
-        seen = Counter(row["id"] for row in committed_rows(s3))
-        # The current batch is committed as a whole, or not at all.
-        assert seen in (Counter(sent(spark.logged)), Counter(sent(spark.logged + 1)))
-        s3.fault = planned
-    s3.fault = lambda _number, _operation: None
-    s3.apply_late_calls()
+    world.fault = no_fault
+    world.arrive()
     spark.moods = moods([])
     spark.run(BATCHES + 2)
+    world.changed = nothing
 
+    assert spark.seen_wrong == []
     assert spark.logged == BATCHES + 2
-    assert Counter(row["id"] for row in committed_rows(s3)) == Counter(sent(BATCHES + 2))
-    assert s3.uploads == {}
-    assert s3.data == set(committed_keys(s3))
-    assert s3.pending == set()
+    everything = Counter(sent(BATCHES + 2))
+    assert world.by_manifests() == world.by_listing() == everything
+    if publish == "symlink":
+        assert world.by_symlinks() == everything
+    assert world.leftovers() == set()
 
 
 @dataclass
 class Write:
     """A batch write as Spark runs it."""
 
-    s3: FakeS3
+    world: World
+    publish: str
     outcome: str = ""
     epoch: Epoch = field(default_factory=lambda: Epoch(None, "w1", None))
 
@@ -202,10 +234,10 @@ class Write:
 
     def _run(self) -> None:
         prepared = []
-        made = EpochCommit(destination(self.s3), self.epoch, retrier=retrier(), backoff=BACKOFF)
+        made = EpochCommit(self._destination(), self.epoch, retrier=retrier(), backoff=BACKOFF)
         try:
             for partition in range(PARTITIONS):
-                writer = destination(self.s3).create_writer(
+                writer = self._destination().create_writer(
                     SCHEMA, Origin("s3", None, "w1", None, partition, 1)
                 )
                 writer.write(contents(1, partition))
@@ -214,30 +246,40 @@ class Write:
             self.outcome = "done"
         except (CommitError, ServiceError):
             self.outcome = "failed"
-            self.s3.fault = lambda _number, _operation: None  # so that the abort succeeds
+            self.world.fault = no_fault  # so that the abort succeeds
             made.abort(prepared)
             made.abort(prepared)
 
+    def _destination(self) -> FilesDestination:
+        return self.world.destination(publish=self.publish)
 
-@settings(max_examples=200)
-@given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from(KINDS)), max_size=4))
-def test_a_batch_write_is_committed_as_a_whole(faults: list[tuple[int, str]]) -> None:
+
+@EACH_STORE
+@EACH_WAY
+@settings(max_examples=70)
+@given(faults=st.lists(st.tuples(st.integers(0, 20), st.sampled_from(KINDS)), max_size=4))
+def test_a_batch_write_is_committed_as_a_whole(
+    worlds: Worlds, store: str, publish: str, faults: list[tuple[int, str]]
+) -> None:
     """After a success all rows; after a failure none, even if calls arrive late; if it was killed, either."""
-    s3 = FakeS3()
-    s3.fault = Faults(faults)
-    write = Write(s3)
+    world = worlds.new(store)
+    world.fault = Faults(faults)
+    write = Write(world, publish)
     write.run()
-    s3.dead = False
-    s3.fault = lambda _number, _operation: None
-    s3.apply_late_calls()
-    found = sorted(row["id"] for row in committed_rows(s3))
+    world.restart()
+    world.fault = no_fault
+    world.arrive()
+    found, everything = world.by_manifests(), Counter[int](sent(2)[len(sent(1)) :])
     event(write.outcome)
 
-    assert found in ([[]] if write.outcome == "failed" else [sent(2)[-len(found) :], []])
-    if write.outcome == "done":
-        assert found == sorted(sent(2)[len(sent(1)) :])
+    allowed: dict[str, list[Counter[int]]] = {
+        "failed": [Counter()],
+        "done": [everything],
+        "killed": [everything, Counter()],
+    }
+    assert found in allowed[write.outcome]
     if write.outcome != "killed":
-        assert s3.data == set(committed_keys(s3))
-        assert s3.uploads == {} or write.outcome == "done"  # S3 may have refused their removal
-    if write.outcome == "failed":
-        assert s3.pending == set()
+        assert world.by_listing() == found
+        assert world.by_symlinks() == (found if publish == "symlink" else Counter())
+    if write.outcome == "failed":  # else the store may have refused their removal
+        assert world.leftovers() == set()
