@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from integration.support import servers
+from integration.support.directory import Directory
 from integration.support.paths import ROOT
 from integration.support.s3 import Lake
 from integration.support.servers import Server
@@ -46,7 +47,7 @@ def write(frame: DataFrame, lake: Lake, **options: str) -> None:
 
 
 def write_stream(
-    frame: DataFrame, lake: Lake, directory: Path, *, files: int = FILES, **options: str
+    frame: DataFrame, lake: Lake | Directory, directory: Path, *, files: int = FILES, **options: str
 ) -> dict[str, Any]:
     """Adds the rows to a stream as `files` files, an epoch each, and runs it to its end."""
     source, checkpoint = directory / "rows", directory / "checkpoint"

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
@@ -64,8 +65,6 @@ class S3(Target):
         return problems + self._with_duckdb() + self._with_spark() + self._expire()
 
     def _with_duckdb(self) -> list[str]:
-        import duckdb  # noqa: PLC0415 - extra `test` has none
-
         files = []
         for number, key in enumerate(self.lake.files()):
             files.append(self.directory / f"{number}.parquet")

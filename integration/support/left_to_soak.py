@@ -35,7 +35,7 @@ _SECONDS = {
     "test_reshard.py::test_reshards_while_the_query_is_stopped[polling]": 15,
     "test_s3.py::test_memory_does_not_grow_with_the_rows[ministack-jsonl]": 20,
     "test_s3_kills.py::test_a_killed_driver_writes_every_row_once[moto-parquet-2]": 60,
-    "test_s3_kills.py::test_killed_at_every_step[moto-jsonl-2]": 50,
+    "test_s3_kills.py::test_killed_at_every_step[moto-jsonl-manifest-2]": 50,
     "test_service_faults.py::test_every_call_fails_at_every_moment[polling]": 50,
     "test_service_faults.py::test_listings_that_do_not_come[polling]": 15,
     "test_sink_kills.py::test_no_row_of_a_committed_epoch_is_missing[http]": 50,
