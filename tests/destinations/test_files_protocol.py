@@ -283,3 +283,33 @@ def test_a_batch_write_is_committed_as_a_whole(
         assert world.by_symlinks() == (found if publish == "symlink" else Counter())
     if write.outcome == "failed":  # else the store may have refused their removal
         assert world.leftovers() == set()
+
+
+@dataclass
+class LastDeletion:
+    """Once a file is published, the answer to a deletion is lost, and from then on the store is down."""
+
+    publishing: bool = False
+    lost: bool = False
+
+    def __call__(self, _number: int, operation: str) -> str | Exception | None:
+        if self.lost:
+            return refusal("SlowDown", 503)
+        self.publishing |= operation in ("publish", "complete_multipart_upload")
+        self.lost = self.publishing and operation in ("delete", "delete_object")
+        return "lost" if self.lost else None
+
+
+@EACH_STORE
+@EACH_WAY
+def test_cleaning_up_does_not_fail_what_is_committed(worlds: Worlds, store: str, publish: str) -> None:
+    """An abort would find nothing to undo: without a pending list, all rows are there."""
+    world = worlds.new(store)
+    fault = world.fault = LastDeletion()
+    write = Write(world, publish)
+    write.run()
+    world.fault = no_fault
+
+    assert fault.lost
+    assert write.outcome == "done"
+    assert world.by_manifests() == world.by_listing() == Counter(sent(2)[len(sent(1)) :])

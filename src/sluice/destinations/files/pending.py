@@ -7,6 +7,7 @@ what publishing needs, so that anybody can finish it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -16,7 +17,7 @@ from sluice.destinations.common.bucket import CONCURRENT_REQUESTS
 from sluice.destinations.files.layout import Layout
 from sluice.destinations.files.manifest import read_manifest
 from sluice.destinations.files.store import StagedFile, Store
-from sluice.errors import SluiceError
+from sluice.errors import ServiceError, SluiceError
 
 __all__ = ["Pending", "finish", "for_each", "pending_list", "read_pending_list"]
 
@@ -45,8 +46,10 @@ def read_pending_list(store: Store, key: str) -> list[Pending]:
 def finish(store: Store, layout: Layout, query: str, last: int, executor: Callable[[int], Executor]) -> None:
     """Publishes what a query's manifests up to batch `last` list and a killed driver has left staged.
 
+    A pending list that cannot be deleted then is left to `OrphanRemoval`, which says so.
+
     Raises:
-        ServiceError: the store refuses a call; the next call goes on.
+        ServiceError: the store refuses another call; the next call goes on.
     """
     for name in list(store.keys(layout.pending_lists(query))):
         epoch = layout.epoch_of_pending_list(name)
@@ -62,7 +65,8 @@ def finish(store: Store, layout: Layout, query: str, last: int, executor: Callab
         ]
         for_each(executor, left, lambda each: store.publish(*each))
         if committed.issuperset(each.key for each in listed):
-            store.delete(name)
+            with contextlib.suppress(ServiceError):  # readers see the epoch: it must not fail any more
+                store.delete(name)
 
 
 def for_each(executor: Callable[[int], Executor], items: Sequence[T], call: Callable[[T], None]) -> None:
