@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import stat
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from fake_s3 import BACKOFF, Crash, refusal, retrier
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -313,3 +318,42 @@ def test_cleaning_up_does_not_fail_what_is_committed(worlds: Worlds, store: str,
     assert fault.lost
     assert write.outcome == "done"
     assert world.by_manifests() == world.by_listing() == Counter(sent(2)[len(sent(1)) :])
+
+
+@EACH_WAY
+def test_what_is_committed_survives_a_loss_of_power(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, publish: str
+) -> None:
+    """Power is lost when there is a manifest, and again at the end: names that were not synchronised go."""
+    world, calls = worlds.new("local"), []
+    names: dict[int, set[str]] = {}  # of each directory, as synchronised last
+
+    def fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            names[status.st_ino] = set(os.listdir(descriptor))
+
+    def lose_power() -> None:
+        for directory in [path for path in Path(world.layout.path).rglob("*") if path.is_dir()]:
+            for path in [*directory.iterdir()] if directory.exists() else ():
+                if path.name not in names.get(directory.stat().st_ino, ()):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def fault(_number: int, operation: str) -> str | None:
+        calls.append(operation)
+        return "crash-after" if operation == "put_if_absent" and "put" in calls else None
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    world.fault = fault
+    spark = Spark(world, publish, moods([]))
+    spark.run(1)
+    assert world.dead
+    lose_power()
+    assert world.layout.manifest(QUERY, 0) in world.files()
+
+    world.fault = no_fault
+    spark.run(BATCHES)
+    lose_power()
+    assert spark.logged == BATCHES
+    assert world.by_manifests() == world.by_listing() == Counter(sent(BATCHES))
+    assert world.by_symlinks() == Counter(sent(BATCHES) if publish == "symlink" else [])

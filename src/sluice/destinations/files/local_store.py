@@ -34,8 +34,9 @@ _MAY_PASS: Final = frozenset(
         errno.ENOSPC, errno.ESTALE, errno.ETIMEDOUT,
     }
 )  # fmt: skip
-# https://man7.org/linux/man-pages/man2/link.2.html
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+# What a file system answers that has no hard links, or does not synchronise directories.
+# https://man7.org/linux/man-pages/man2/link.2.html, https://man7.org/linux/man-pages/man2/fsync.2.html
+_NOT_OFFERED: Final = frozenset({errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 # Directories whose file system has hard links, as this process has found out.
 _conditional: Final[set[Path]] = set()
@@ -56,13 +57,33 @@ def _calls(operation: str, path: Path) -> Iterator[None]:
         ) from None
 
 
+def _make_directory(path: Path) -> None:
+    """Makes a directory, and those above it; they survive a loss of power."""
+    if not path.is_dir():
+        _make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    """Names that were made in the directory survive a loss of power. To synchronise a file is not enough."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_OFFERED:
+            raise
+    finally:
+        os.close(descriptor)
+
+
 class _LocalStream(StagedStream):
     def __init__(self, key: str, token: str, path: Path) -> None:
         super().__init__()
         self.key, self.token, self.size = key, token, 0
         self._path = path
         with _calls("open", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_directory(path.parent)
             self._file = path.open("wb")
 
     def write(self, data: Any) -> int:
@@ -76,6 +97,7 @@ class _LocalStream(StagedStream):
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
+            _sync(self._path.parent)
 
     def parts(self) -> tuple[Mapping[str, Any], ...]:
         return ()
@@ -112,7 +134,7 @@ class LocalStore(Store, Stager):
         try:
             self.put_if_absent(key, b"")
         except ServiceError as error:
-            if getattr(errno, error.code, None) not in _NO_LINKS:
+            if getattr(errno, error.code, None) not in _NOT_OFFERED:
                 raise
             raise OptionError(
                 f"{self._root} has no hard links ({error.code}), so two drivers could commit one batch "
@@ -150,13 +172,14 @@ class LocalStore(Store, Stager):
     def publish(self, key: str, token: str, parts: Sequence[Mapping[str, Any]]) -> None:  # noqa: ARG002
         path = self._root / key
         with _calls("rename", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_directory(path.parent)
             try:
                 (self._root / token).replace(path)
             except FileNotFoundError:
                 if not self.exists(key):
                     self.check_staged(key, token)
                     raise
+            _sync(path.parent)
 
     def discard(self, key: str, token: str) -> None:  # noqa: ARG002 - the token says it all
         self.delete(token)
@@ -194,13 +217,14 @@ class LocalStore(Store, Stager):
         path, temporary = self._root / key, self._root / STAGING / f"{uuid.uuid4().hex}{_TEMPORARY}"
         with _calls("write", path):
             for each in (path, temporary):
-                each.parent.mkdir(parents=True, exist_ok=True)
+                _make_directory(each.parent)
             try:
                 with temporary.open("xb") as file:
                     file.write(body)
                     file.flush()
                     os.fsync(file.fileno())
                 yield temporary, path
+                _sync(path.parent)
             finally:
                 temporary.unlink(missing_ok=True)
 
