@@ -90,7 +90,7 @@ class Steps:
             trap.over.set()
 
 
-def _announce(step: str, figures: Mapping[str, Any] | None = None) -> None:
+def announce(step: str, figures: Mapping[str, Any] | None = None) -> None:
     with socket.create_connection(("127.0.0.1", int(os.environ[_ADDRESS])), _TIMEOUT) as connection:
         connection.sendall(json.dumps({"step": step, "figures": figures}).encode() + b"\n")
         connection.recv(1)
@@ -98,7 +98,7 @@ def _announce(step: str, figures: Mapping[str, Any] | None = None) -> None:
 
 def committing(progress: SinkProgress) -> None:
     """The progress listener."""
-    _announce(COMMITTING, json.loads(progress.json))
+    announce(COMMITTING, json.loads(progress.json))
 
 
 class _Converter:
@@ -113,7 +113,7 @@ class _Converter:
     def convert(self, batch: pa.RecordBatch) -> Iterable[Any]:
         if not self._announced:
             self._announced = True
-            _announce(ROWS)
+            announce(ROWS)
         return self._converter.convert(batch)  # type: ignore[no-any-return]
 
 
@@ -125,7 +125,7 @@ class _Stepped:
     @classmethod
     def from_options(cls, values: Any, connection: Any) -> Any:
         if _COMMIT_PROCESS in Path("/proc/self/cmdline").read_bytes():
-            _announce(ENDED)
+            announce(ENDED)
         destination: Any = super()
         return destination.from_options(values, connection)
 
@@ -135,7 +135,7 @@ class _Stepped:
 
     def figures(self) -> Mapping[str, float]:
         if not self.is_closed:  # called as well when a task has failed
-            _announce(ANSWERED)
+            announce(ANSWERED)
         return {}
 
     def close(self) -> None:
