@@ -31,7 +31,7 @@ help: ## show this
 demo: demo-env ## run a pipeline on an embedded Kinesis and prove its output
 	@$(BIN)/python -m integration.demo
 
-example: demo-env ## run a script of examples/ on an embedded Kinesis; EXAMPLE=read_a_stream, none lists them
+example: $(if $(filter iceberg,$(EXAMPLE)),test-env,demo-env) ## run a script of examples/ on an embedded Kinesis; EXAMPLE=read_a_stream, none lists them
 	@$(BIN)/python -m examples $(EXAMPLE)
 
 test: test-env ## run the tests: the fast ones, then those with Spark and emulators (16 minutes on 2 cores)

@@ -14,7 +14,7 @@ from integration.support.spark import JVM_OPTIONS
 
 CLICKS = 60
 # Quick ones run with `make test`; all of them take a minute.
-QUICK = ["read_a_stream", "own_destination"]
+QUICK = ["read_a_stream", "own_destination", "iceberg"]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,7 @@ def test_examples_run(chosen: list[str], tmp_path: Path, capfd: pytest.CaptureFi
     if "read_a_stream" in chosen:
         assert f"{CLICKS} records in stream clicks" in shown
         assert shown.count('"square"') == 12
+        assert "12 rows in 1 snapshot" in shown
     else:
         assert sorted(written["clicks-upper"]) == sorted(click.data.upper() for click in clicks)
         assert sorted(written["totals"]) == [
