@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from sluice.errors import OptionError
 from sluice.options import (
     BOOLEAN,
     TEXT,
@@ -22,7 +21,7 @@ from sluice.options import (
 from sluice.sink.config import AsyncSinkConfig, SinkLimits
 from sluice.sink.rate_limiting_options import RATE_LIMITING_OPTIONS
 from sluice.sink.reporting.progress import ProgressListener
-from sluice.sink.user_code.loading import OBJECT, load_object, not_run_by_a_call
+from sluice.sink.user_code.loading import OBJECT, load_function
 
 __all__ = [
     "ASYNC_OPTIONS",
@@ -242,18 +241,9 @@ def load_progress_listener(name: str) -> ProgressListener:
     """Imports the function that is called after commits and aborts; only the driver has to have it.
 
     Raises:
-        OptionError: it cannot be loaded, or not be called, or would not run when it is called.
+        OptionError: see `load_function`.
     """
-    try:
-        listener: ProgressListener = load_object(name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise OptionError(
-            f"option '{PROGRESS_LISTENER.key}' is {name!r}: it cannot be loaded: {error}"
-        ) from None
-    if not callable(listener):
-        raise OptionError(f"option '{PROGRESS_LISTENER.key}' is {name!r}: it cannot be called")
-    if what := not_run_by_a_call(listener):
-        raise OptionError(f"option '{PROGRESS_LISTENER.key}' is {name!r}: it is {what}, and would not run")
+    listener: ProgressListener = load_function(PROGRESS_LISTENER, name)
     return listener
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "adopted",
     "converter_factory",
     "destination_name",
+    "load_function",
     "load_object",
     "not_run_by_a_call",
     "open_converter",
@@ -52,6 +53,23 @@ def load_object(name: str) -> Any:
     """
     module, _, attributes = name.partition(":")
     return functools.reduce(getattr, attributes.split("."), importlib.import_module(module))
+
+
+def load_function(option: Option[Any], name: str) -> Any:
+    """Imports the function that an option names.
+
+    Raises:
+        OptionError: it cannot be loaded, or not be called, or would not run when it is called.
+    """
+    try:
+        function = load_object(name)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise OptionError(f"option '{option.key}' is {name!r}: it cannot be loaded: {error}") from None
+    if not callable(function):
+        raise OptionError(f"option '{option.key}' is {name!r}: it cannot be called")
+    if what := not_run_by_a_call(function):
+        raise OptionError(f"option '{option.key}' is {name!r}: it is {what}, and would not run")
+    return function
 
 
 def takes_argument(make: Any) -> bool:
