@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 
 from integration.support import s3_process
 from integration.support.directory import Directory
@@ -175,3 +175,44 @@ def test_hive_reads_symlink_manifests(make_spark: Callable[..., SparkSession], t
     spark.sql("REFRESH TABLE events")
     assert spark.sql("SELECT line FROM events").count() == 0
     assert place.files() == []
+
+
+def test_complete_days_have_a_marker(make_spark: Callable[..., SparkSession], tmp_path: Path) -> None:
+    """Of a stream, a batch a file, whose days are those of the session's time zone. The hook runs on the
+    driver, and markers are data for no reader.
+    """
+    spark = make_spark({"spark.sql.session.timeZone": "America/New_York"})
+    place = Directory(tmp_path / "events")
+    source, schema = tmp_path / "rows", "id LONG, at TIMESTAMP"
+    source.mkdir()
+    options = place.options(
+        publish="visible",
+        partitionBy="day",
+        watermarkColumn="at",
+        watermarkDelay="1h",
+        partitionTimeZone="America/New_York",
+        successFile="_SUCCESS",
+        partitionHook="integration.support.partition_hook:record",
+    )
+    frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
+    # Hours of 22 November 2026 in UTC: the day ends at five o'clock there, and is complete an hour later.
+    for number, (hour, days) in enumerate([(4, []), (5, []), (6, ["2026-11-21"]), (7, ["2026-11-21"])]):
+        rows = f"SELECT {number}L AS id, timestamp '2026-11-22 {hour:02}:00:00Z' AS at"
+        spark.sql(rows).write.mode("append").parquet(str(source))
+        query = (
+            frame.withColumn("day", functions.to_date("at"))
+            .writeStream.format("async-sink")
+            .options(**options)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        marked = sorted(each.parent.name for each in place.root.rglob("_SUCCESS"))
+        assert marked == [f"day={day}" for day in days], hour
+
+    told = (tmp_path / "told").read_text()
+    assert told == f"file://{place.path}/day=2026-11-21/ {{'day': '2026-11-21'}}\n"
+    everything = Counter(range(4))
+    assert committed(place) == place.by_pyarrow() == place.by_duckdb() == everything
+    assert Counter(row["id"] for row in spark.read.parquet(place.path).collect()) == everything

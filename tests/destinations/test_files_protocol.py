@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -74,6 +74,7 @@ class Spark:
             attempt was faster. A commit: 1: it is called twice; 2: the driver dies before Spark logs it.
     """
 
+    schema: ClassVar[StructType] = SCHEMA
     world: World
     publish: str
     moods: Iterator[int]
@@ -118,15 +119,19 @@ class Spark:
     def _destination(self) -> FilesDestination:
         return self.world.destination(partition_by=("part",), publish=self.publish)
 
+    def _contents(self, batch: int, partition: int) -> pa.RecordBatch:
+        return contents(batch, partition)
+
     def _task(self, epoch: Epoch, partition: int) -> list[Any] | None:
         for _ in range(2):
             self.attempts += 1
             mood = next(self.moods)
             batch = epoch.batch or 0
             origin = Origin("s3", QUERY, epoch.run, batch, partition, self.attempts)
-            writer = self._destination().create_writer(SCHEMA, origin)
+            rows = self._contents(batch, partition)
+            writer = self._destination().create_writer(self.schema, origin)
             try:
-                writer.write(contents(batch, partition))
+                writer.write(rows)
                 if mood == 3:  # the worker is killed
                     continue
                 prepared = writer.prepare_commit()

@@ -24,6 +24,7 @@ from typing import Final
 
 from sluice.destinations.files.layout import EpochKey, Layout
 from sluice.destinations.files.manifest import Manifest, ManifestFile, read_manifest
+from sluice.destinations.files.partition_commit import Completion, PartitionCommit
 from sluice.destinations.files.pending import finish, for_each, pending_list, read_pending_list
 from sluice.destinations.files.store import StagedFile, Store
 from sluice.destinations.files.symlinks import add_to_symlinks, make_symlinks
@@ -49,16 +50,18 @@ class Place:
         layout: the keys below the path.
         publish: ``manifest``, ``symlink`` or ``visible``.
         executor: makes an executor with a number of threads.
+        completion: when partitions are complete; None if nobody asks.
     """
 
     store: Store
     layout: Layout
     publish: str
     executor: Callable[[int], Executor]
+    completion: Completion | None = None
 
-    def finish(self, query: str, last: int) -> None:
+    def finish(self, query: str, last: int, *, keeps_lists: bool = False) -> None:
         """See `pending.finish`."""
-        finish(self.store, self.layout, query, last, self.executor)
+        finish(self.store, self.layout, query, last, self.executor, keeps_lists=keeps_lists)
 
 
 class FileCommitter(Committer[StagedFile]):
@@ -114,12 +117,25 @@ class ManifestCommitter(GlobalCommitter[StagedFile, Manifest]):
         self._place = place
         self._epoch = EpochKey.of(epoch)
         self._content = epoch.content
+        self._partitions: PartitionCommit | None = None
+        if place.completion is not None:
+            tables = place.layout.relative(place.layout.symlinks) if place.publish == SYMLINK else ""
+            self._partitions = PartitionCommit(
+                place.completion,
+                place.store,
+                place.layout,
+                place.executor,
+                tables,
+                is_whole=epoch.batch is None,
+            )
 
     def combine(self, committables: Sequence[StagedFile]) -> Manifest:
         relative = self._place.layout.relative
         files = [ManifestFile(relative(each.key), each.rows, each.size) for each in committables]
         files.sort(key=lambda each: each.path)
-        return Manifest(self._epoch.query, self._epoch.batch, self._epoch.run, tuple(files), self._content)
+        latest = max((each.latest for each in committables if each.latest is not None), default=None)
+        epoch = self._epoch
+        return Manifest(epoch.query, epoch.batch, epoch.run, tuple(files), self._content, latest)
 
     def filter_recovered_committables(self, committables: Sequence[Manifest]) -> list[Manifest]:
         """Those whose batch has no manifest yet. What an earlier driver has begun to show is finished.
@@ -164,9 +180,12 @@ class ManifestCommitter(GlobalCommitter[StagedFile, Manifest]):
         """For readers without manifests. Another run may have used another way to publish."""
         place = self._place
         if place.publish == VISIBLE or manifest.run != self._epoch.run:
-            place.finish(manifest.query, manifest.batch)
+            may_be_aborted = self._partitions is not None and self._partitions.is_whole
+            place.finish(manifest.query, manifest.batch, keeps_lists=may_be_aborted)
         if place.publish == SYMLINK:
             add_to_symlinks(place.store, place.layout, self._epoch, manifest, place.executor)
+        if self._partitions:
+            self._partitions.update(manifest)
 
     def _find_existing(self, manifest: Manifest) -> Manifest | None:
         key = self._key(manifest)

@@ -20,6 +20,7 @@ from sluice.destinations.files.committer import (
 )
 from sluice.destinations.files.file_formats import FORMATS
 from sluice.destinations.files.layout import EpochKey, Layout
+from sluice.destinations.files.partition_commit import PARTITION_OPTIONS, Completion
 from sluice.destinations.files.places import ANY_PATH, S3_PATH, open_store
 from sluice.destinations.files.store import StagedFile, Store
 from sluice.destinations.files.upload import PART_SIZE
@@ -96,6 +97,7 @@ _OPTIONS: Final[Sequence[Option[Any]]] = (
     MAX_FILE_SIZE,
     MAX_OPEN_FILES,
     PUBLISH,
+    *PARTITION_OPTIONS,
     *OBJECT_OPTIONS,
     ALLOW_UNSAFE_COMMITS,
 )
@@ -127,7 +129,7 @@ class FilesDestination(CommittingDestination[StagedFile]):
         executor: Callable[[int], Executor] = ThreadPoolExecutor,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._place = Place(store, layout, settings.publish, executor)
+        self._place = Place(store, layout, settings.publish, executor, settings.completion)
         self._pause = pause
         self._settings = settings
         self.name = f"{self.NAME} path '{layout.path}'"
@@ -144,6 +146,7 @@ class FilesDestination(CommittingDestination[StagedFile]):
         if values.require(MAX_FILE_SIZE) > _LARGEST_FILE:
             values.reject_value(MAX_FILE_SIZE, f"at most {_LARGEST_FILE}")
         object_settings = ObjectSettings.of(values)
+        completion = Completion.from_options(values, values.require(PARTITION_BY))
         if path is None:
             return None
         layout = Layout(path)
@@ -156,6 +159,7 @@ class FilesDestination(CommittingDestination[StagedFile]):
             values.require(MAX_FILE_SIZE),
             values.require(MAX_OPEN_FILES),
             values.require(PUBLISH),
+            completion,
         )
         store = open_store(
             layout,
@@ -167,7 +171,9 @@ class FilesDestination(CommittingDestination[StagedFile]):
         return cls(layout, store, settings)
 
     def check(self) -> None:
-        """Raises OptionError if the store has no conditional writes."""
+        """Raises OptionError if the store has no conditional writes, or the hook cannot be called."""
+        if self._settings.completion is not None:
+            self._settings.completion.load_hook()
         self._place.store.check_conditional_writes(self._place.layout.manifests)
 
     def create_writer(self, schema: StructType, origin: Origin) -> FileWriter:

@@ -8,6 +8,7 @@
     <prefix>/_sluice/staging/<data file>.staged                    a staged file of a directory
     <prefix>/_symlink_format_manifest/<column=value>/…/manifest    lists the files of a partition
     <prefix>/_sluice/<query>/symlinks                              the run that made all of these anew
+    <prefix>/_sluice/<query>/partitions                            watermark and open partitions
 
 ``<query>`` is Spark's id of the streaming query, or ``write-<run>`` for a batch write, whose batch is 0. No
 two attempts use the same key: each run has its own id, and Spark numbers the attempts of a run.
@@ -164,3 +165,7 @@ class Layout:
     def symlinks_made(self, query: str) -> str:
         """The key of what holds the run of a query that has made all symlink manifests anew."""
         return f"{self._meta}{query}/symlinks"
+
+    def partitions(self, query: str) -> str:
+        """The key of a query's watermark and open partitions."""
+        return f"{self._meta}{query}/partitions"

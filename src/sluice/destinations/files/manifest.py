@@ -43,6 +43,7 @@ class Manifest:
         run: the run that committed it.
         files: sorted by path; empty for a batch write that was aborted.
         content: what the batch holds, see `Epoch.content`; None in manifests of earlier versions.
+        latest: the greatest value of `watermarkColumn` (microseconds since the epoch); None if there is none.
     """
 
     query: str
@@ -50,6 +51,7 @@ class Manifest:
     run: str
     files: tuple[ManifestFile, ...]
     content: str | None = None
+    latest: int | None = None
 
     def to_json(self) -> bytes:
         files = [{"path": each.path, "rows": each.rows, "bytes": each.size} for each in self.files]
@@ -63,6 +65,8 @@ class Manifest:
         }
         if self.content is not None:
             values["content"] = self.content
+        if self.latest is not None:
+            values["latest"] = self.latest
         return json.dumps(values, indent=1).encode()
 
     @classmethod
@@ -73,7 +77,8 @@ class Manifest:
             if values["version"] != _VERSION:
                 raise CommitError(f"manifest {key} has version {values['version']}: {_VERSION} is known")
             files = tuple(ManifestFile(each["path"], each["rows"], each["bytes"]) for each in values["files"])
-            return cls(values["query"], values["batch"], values["run"], files, values.get("content"))
+            optional = values.get("content"), values.get("latest")
+            return cls(values["query"], values["batch"], values["run"], files, *optional)
         except (ValueError, KeyError, TypeError) as error:
             raise CommitError(f"manifest {key} is damaged: {type(error).__name__}: {error}") from None
 

@@ -14,10 +14,10 @@ from sluice.errors import InvalidRecordError, OptionError
 from sluice.instants import far_date
 from sluice.sink import StructType
 
-__all__ = ["Partitioning"]
+__all__ = ["NULL", "Partitioning"]
 
 _IN_NO_LISTING: Final = re.compile("[\ufffe\uffff]")
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _TYPES: Final = "string, boolean, tinyint, smallint, int, bigint or date"
 _TYPE: Final = re.compile(r"string( .*)?|(var)?char\(\d+\)|boolean|tinyint|smallint|int|bigint|date")
 
@@ -116,7 +116,7 @@ def _labels(name: str, column: Any) -> tuple[list[str], Any]:
         )
     label = hive_escaped(name)
     # The empty string has the name of null.
-    labels = pa.array([f"{label}={hive_escaped(text) if text else _NULL}/" for text in texts])
+    labels = pa.array([f"{label}={hive_escaped(text) if text else NULL}/" for text in texts])
     unique = labels.dictionary_encode()
     return unique.dictionary.to_pylist(), unique.indices.take(encoded.indices).cast(pa.int64())
 

@@ -43,10 +43,19 @@ def read_pending_list(store: Store, key: str) -> list[Pending]:
     return [Pending(*entry) for entry in json.loads(store.read(key) or b"[]")]
 
 
-def finish(store: Store, layout: Layout, query: str, last: int, executor: Callable[[int], Executor]) -> None:
+def finish(  # noqa: PLR0913 - as of `Place`
+    store: Store,
+    layout: Layout,
+    query: str,
+    last: int,
+    executor: Callable[[int], Executor],
+    *,
+    keeps_lists: bool = False,
+) -> None:
     """Publishes what a query's manifests up to batch `last` list and a killed driver has left staged.
 
-    A pending list that cannot be deleted then is left to `OrphanRemoval`, which says so.
+    A pending list that cannot be deleted then is left to `OrphanRemoval`, which says so. With `keeps_lists`
+    all are: a batch write may still be aborted, which undoes what lists name.
 
     Raises:
         ServiceError: the store refuses another call; the next call goes on.
@@ -64,7 +73,7 @@ def finish(store: Store, layout: Layout, query: str, last: int, executor: Callab
             if each.key in committed and each.parts is not None
         ]
         for_each(executor, left, lambda each: store.publish(*each))
-        if committed.issuperset(each.key for each in listed):
+        if not keeps_lists and committed.issuperset(each.key for each in listed):
             with contextlib.suppress(ServiceError):  # readers see the epoch: it must not fail any more
                 store.delete(name)
 

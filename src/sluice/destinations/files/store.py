@@ -28,6 +28,7 @@ class StagedFile:
         parts: number, ETag and checksums of each part of S3's upload; empty elsewhere.
         rows: of the file.
         size: of the file in bytes.
+        latest: of its task, as of `Manifest`.
     """
 
     key: str
@@ -35,6 +36,7 @@ class StagedFile:
     parts: tuple[Mapping[str, Any], ...]
     rows: int
     size: int
+    latest: int | None = None
 
 
 class StagedStream(io.RawIOBase):

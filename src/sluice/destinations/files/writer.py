@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 from sluice.destinations.files.file_formats import FORMATS, RowFile, check_types
 from sluice.destinations.files.layout import Layout
+from sluice.destinations.files.partition_commit import Completion, latest_of
 from sluice.destinations.files.partitions import Partitioning
 from sluice.destinations.files.store import StagedFile, StagedStream, Stager
 from sluice.errors import ServiceError, SluiceError
@@ -35,6 +36,7 @@ class FileSettings:
         max_file_size: bytes after which a file ends and another one begins.
         max_open_files: of one task.
         publish: ``manifest``, ``symlink`` or ``visible``.
+        completion: when partitions are complete; None if nobody asks.
     """
 
     file_format: str = "parquet"
@@ -43,6 +45,7 @@ class FileSettings:
     max_file_size: int = 512 * 1024 * 1024
     max_open_files: int = 16
     publish: str = "manifest"
+    completion: Completion | None = None
 
 
 @dataclass
@@ -81,7 +84,7 @@ class FileWriter(SinkWriter[StagedFile]):
         origin: the task.
 
     Raises:
-        OptionError: a column cannot be written, or `partition_by` does not fit the columns.
+        OptionError: a column cannot be written, or `partition_by` or `completion` does not fit the columns.
     """
 
     def __init__(
@@ -104,6 +107,8 @@ class FileWriter(SinkWriter[StagedFile]):
         self._finished: list[_OpenFile] = []
         self._streams: list[StagedStream] = []
         self._buffered = 0  # bytes
+        self._time_column = settings.completion.find_column(schema) if settings.completion else None
+        self._latest: int | None = None
 
     @property
     def bytes(self) -> int:  # type: ignore[override]
@@ -118,6 +123,8 @@ class FileWriter(SinkWriter[StagedFile]):
             ServiceError: the store did not accept a part.
             InvalidRecordError: the values of the partition columns make a key longer than the store allows.
         """
+        if self._time_column is not None:
+            self._latest = latest_of(batch.column(self._time_column), self._latest)
         for directory, rows in self._partitioning.split(batch):
             file = self._file(directory, rows.schema)
             file.buffered.append(rows)
@@ -132,8 +139,9 @@ class FileWriter(SinkWriter[StagedFile]):
         while self._open:
             self._finish_oldest()
         return [
-            StagedFile(file.stream.key, file.stream.token, file.stream.parts(), file.rows, file.stream.size)
+            StagedFile(each.key, each.token, each.parts(), file.rows, each.size, self._latest)
             for file in self._finished
+            for each in [file.stream]
         ]
 
     def abort(self) -> None:
