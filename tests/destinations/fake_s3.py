@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -24,12 +25,14 @@ from sluice.destinations.files.committed_files import committed_urls
 from sluice.destinations.files.layout import Layout
 from sluice.destinations.files.s3_store import S3Store
 from sluice.destinations.files.writer import FileSettings
-from sluice.instants import EPOCH
 from sluice.retry import Backoff, Retrier
 
 PATH = "s3://lake/events"
 PAGE = 3  # entries of a page: few, so that listings have several pages
 CONNECTION = ConnectionConfig(region="eu-west-1")
+
+
+_uploads = itertools.count()
 
 
 class Crash(BaseException):
@@ -94,9 +97,8 @@ class FakeS3:
     idempotent: bool = False  # a second completion succeeds, as in S3 for some minutes
     delay: int = 3
     changed: Callable[[], None] = lambda: None  # called when a call has taken effect
-    modified: dict[str, datetime] = field(default_factory=dict)  # keys without: the epoch
+    modified: dict[str, datetime] = field(default_factory=dict)  # keys without: now
     dead: bool = False
-    _count: int = 0
     _completed: set[str] = field(default_factory=set)
     _late: list[tuple[int, Callable[[], Any]]] = field(default_factory=list)
 
@@ -158,8 +160,7 @@ class FakeS3:
         self, *, Key: str, ContentType: str, ChecksumAlgorithm: str | None = None
     ) -> Any:
         assert ContentType
-        self._count += 1
-        upload = f"upload-{self._count}"
+        upload = f"upload-{next(_uploads)}"
         self.uploads[upload] = FakeUpload(Key, ChecksumAlgorithm)
         return {"UploadId": upload}
 
@@ -280,7 +281,11 @@ class FakeS3:
         page = found[:PAGE]
         answer: dict[str, Any] = {
             "Contents": [
-                {"Key": key, "Size": len(self.objects[key]), "LastModified": self.modified.get(key, EPOCH)}
+                {
+                    "Key": key,
+                    "Size": len(self.objects[key]),
+                    "LastModified": self.modified.get(key) or datetime.now(timezone.utc),
+                }
                 for key in page
             ],
             "IsTruncated": len(found) > PAGE,

@@ -70,6 +70,7 @@ class Spark:
     Args:
         world: takes the calls.
         publish: the option.
+        target: the option `targetFileSize`.
         moods: numbers that select failures outside of the store. A task: 3: the worker is killed; 4: another
             attempt was faster. A commit: 1: it is called twice; 2: the driver dies before Spark logs it.
     """
@@ -80,6 +81,7 @@ class Spark:
     moods: Iterator[int]
     logged: int = 0
     runs: int = 0
+    target: int | None = None
     name: str = field(default_factory=lambda: uuid.uuid4().hex)  # a run's id is never used twice
     attempts: int = 0
     checked: tuple[int, Mapping[str, bytes]] | None = None
@@ -117,7 +119,12 @@ class Spark:
             return False
 
     def _destination(self) -> FilesDestination:
-        return self.world.destination(partition_by=("part",), publish=self.publish)
+        return self.world.destination(
+            partition_by=("part",),
+            publish=self.publish,
+            target_file_size=self.target,
+            replaced_file_retention=0.0,
+        )
 
     def _contents(self, batch: int, partition: int) -> pa.RecordBatch:
         return contents(batch, partition)

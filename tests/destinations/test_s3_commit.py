@@ -425,7 +425,7 @@ def test_no_committed_file_is_removed_because_its_manifest_cannot_be_read(times:
     s3 = FakeS3()
     first, second = Epoch("q", "r", 0), Epoch("q", "r", 1)
     s3.fault = lambda _number, operation: (
-        refusal("AccessDenied", 403) if operation == "list_objects_v2" else None
+        refusal("AccessDenied", 403) if operation == "delete_object" else None
     )
     commit(s3, first).commit(prepared(s3, first, 1))
     assert s3.pending

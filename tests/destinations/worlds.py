@@ -58,7 +58,7 @@ class World:
         raise NotImplementedError
 
     def reader(self) -> Store:
-        """For readers: without faults."""
+        """For readers, and for another process: without faults."""
         raise NotImplementedError
 
     def files(self) -> Mapping[str, bytes]:
@@ -134,7 +134,7 @@ class S3World(World):
         return bucket(self.s3)
 
     def reader(self) -> Store:
-        return bucket(FakeS3(objects=self.s3.objects))
+        return bucket(FakeS3(objects=self.s3.objects, uploads=self.s3.uploads, modified=self.s3.modified))
 
     def files(self) -> Mapping[str, bytes]:
         return {key.removeprefix(self.layout.root): body for key, body in self.s3.objects.items()}

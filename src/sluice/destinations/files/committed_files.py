@@ -1,4 +1,4 @@
-"""Lists the files of all committed epochs, as the manifests below a path have them."""
+"""Lists the files of all committed epochs, as the checkpoint and the manifests below a path have them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from sluice.aws.calling.connection import CONNECTION_OPTIONS, connection_from_options
 from sluice.destinations.common.object_settings import ACCESS_OPTIONS, ObjectSettings
+from sluice.destinations.files.commits import read_commits
 from sluice.destinations.files.layout import Layout
-from sluice.destinations.files.manifest import Manifest, read_manifests
+from sluice.destinations.files.manifest import Manifest
 from sluice.destinations.files.places import ANY_PATH, open_store
 from sluice.destinations.files.store import Store
 from sluice.options import read_options
@@ -32,17 +33,15 @@ def committed_urls(store: Store, layout: Layout, scheme: str = "s3") -> list[str
     With ``publish=visible`` a manifest may list files that are about to be published. Their pending list,
     which is put before and deleted after that, shows such epochs: a listing has it behind the manifest.
     """
-    objects = list(store.objects(layout.manifests))
-    begun = {layout.epoch_of_pending_list(each.key) for each in objects}
+    commits = read_commits(store, layout)
 
     def is_whole(manifest: Manifest) -> bool:
-        return (manifest.query, manifest.batch) not in begun or all(
+        return (manifest.query, manifest.batch) not in commits.begun or all(
             store.exists(layout.root + file.path) for file in manifest.files
         )
 
-    return [
-        layout.address(file.path, scheme)
-        for _, manifest in read_manifests(store, layout, objects)
-        if is_whole(manifest)
-        for file in manifest.files
+    paths = [file.path for file in commits.checkpoint.files]
+    paths += [
+        file.path for manifest in commits.manifests.values() if is_whole(manifest) for file in manifest.files
     ]
+    return [layout.address(path, scheme) for path in paths]

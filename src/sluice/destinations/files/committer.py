@@ -22,6 +22,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
+from sluice.destinations.files.commits import find_epoch, newest_checkpoint
 from sluice.destinations.files.layout import EpochKey, Layout
 from sluice.destinations.files.manifest import Manifest, ManifestFile, read_manifest
 from sluice.destinations.files.partition_commit import Completion, PartitionCommit
@@ -134,8 +135,9 @@ class ManifestCommitter(GlobalCommitter[StagedFile, Manifest]):
         files = [ManifestFile(relative(each.key), each.rows, each.size) for each in committables]
         files.sort(key=lambda each: each.path)
         latest = max((each.latest for each in committables if each.latest is not None), default=None)
+        is_visible = self._place.publish == VISIBLE
         epoch = self._epoch
-        return Manifest(epoch.query, epoch.batch, epoch.run, tuple(files), self._content, latest)
+        return Manifest(epoch.query, epoch.batch, epoch.run, tuple(files), self._content, latest, is_visible)
 
     def filter_recovered_committables(self, committables: Sequence[Manifest]) -> list[Manifest]:
         """Those whose batch has no manifest yet. What an earlier driver has begun to show is finished.
@@ -188,11 +190,8 @@ class ManifestCommitter(GlobalCommitter[StagedFile, Manifest]):
             self._partitions.update(manifest)
 
     def _find_existing(self, manifest: Manifest) -> Manifest | None:
-        key = self._key(manifest)
-        if not self._place.store.exists(key):
-            return None
-        found = Manifest.from_json(self._place.store.get_listed(key), key)
-        if found.content and manifest.content and found.content != manifest.content:
+        found = find_epoch(self._place.store, self._place.layout, manifest.query, manifest.batch)
+        if found and found.content and manifest.content and found.content != manifest.content:
             raise CommitError(other_content(f"batch {manifest.batch}", manifest.query))
         return found
 
@@ -217,8 +216,12 @@ class OrphanRemoval:
         self._is_decided = is_committed or is_aborted_write
         self._is_aborted_write = is_aborted_write
 
-    def run(self) -> None:
-        """Raises ServiceError if the store refuses a call; the next run then removes the rest."""
+    def run(self) -> int:
+        """Returns how many manifests the query has.
+
+        Raises:
+            ServiceError: the store refuses a call; the next run then removes the rest.
+        """
         query, batch = self._epoch.query, self._epoch.batch
         pending_lists = self._layout.pending_lists(query)
         if self._is_aborted_write and any(self._store.keys(pending_lists)):
@@ -237,10 +240,12 @@ class OrphanRemoval:
             epoch = self._layout.epoch_of_data_file(key)
             if epoch is not None and epoch[0] == query and epoch[1] <= last:
                 self._store.discard(key, token)
-        for key in list(self._store.keys(pending_lists)):
+        keys = list(self._store.keys(self._layout.manifests_of(query)))
+        for key in keys:
             epoch = self._layout.epoch_of_pending_list(key)
             if epoch is not None and epoch[1] <= batch:
                 self._remove_pending(key, epoch[1])
+        return sum(self._layout.epoch_of_manifest(key) is not None for key in keys)
 
     def _remove_pending(self, key: str, batch: int) -> None:
         """Removes the files on a pending list that no manifest lists, and then the list.
@@ -248,9 +253,13 @@ class OrphanRemoval:
         Another driver may have put the manifest just now; without the list it would publish nothing.
         """
         manifest = read_manifest(self._store, self._layout.manifest(self._epoch.query, batch))
-        if manifest is None and batch == self._epoch.batch:
-            return
-        committed = {each.path for each in manifest.files} if manifest else set()
+        if manifest is not None:
+            committed = {each.path for each in manifest.files}
+        else:  # the manifest may be folded, and the put of this list have arrived very late
+            checkpoint = newest_checkpoint(self._store, self._layout)
+            if batch == self._epoch.batch and not checkpoint.has(self._epoch.query, batch):
+                return
+            committed = {*checkpoint.paths()}
         for each in read_pending_list(self._store, key):
             if self._layout.relative(each.key) not in committed:
                 self._store.discard(each.key, each.token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -20,16 +21,19 @@ from sluice.destinations.files.committer import (
 )
 from sluice.destinations.files.file_formats import FORMATS
 from sluice.destinations.files.layout import EpochKey, Layout
+from sluice.destinations.files.maintenance import FOLD_AFTER, VISIBLE_REASON, Maintenance
 from sluice.destinations.files.partition_commit import PARTITION_OPTIONS, Completion
 from sluice.destinations.files.places import ANY_PATH, S3_PATH, open_store
 from sluice.destinations.files.store import StagedFile, Store
 from sluice.destinations.files.upload import PART_SIZE
 from sluice.destinations.files.writer import FileSettings, FileWriter
-from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, integer, size
+from sluice.options import BOOLEAN, Kind, Option, OptionValues, choice, duration, integer, size
 from sluice.sink import CommittingDestination, Epoch, Origin, StructType
 from sluice.sink.options import MAX_RETRY_DURATION
 
 __all__ = ["FilesDestination", "S3Destination"]
+
+_log = logging.getLogger(__name__)
 
 _DEFAULTS: Final = FileSettings()
 _LARGEST_FILE: Final = 8000 * PART_SIZE  # an upload has at most 10,000 parts; files may exceed the limit
@@ -83,6 +87,20 @@ PUBLISH = Option(
     "How readers tell committed files: by `manifest`; also by `symlink` manifests, as Athena, Trino and Hive "
     "read them; or because no others are `visible` in a listing.",
 )
+TARGET_FILE_SIZE = Option(
+    "targetFileSize",
+    size(1),
+    None,
+    "Bytes of the files that small committed ones are merged into, every 10 batches.",
+    shown_default="nothing is merged",
+)
+REPLACED_FILE_RETENTION = Option(
+    "replacedFileRetention",
+    duration(),
+    _DEFAULTS.replaced_file_retention,
+    "How long merged files stay in the store, for those who are reading them.",
+    shown_default="24h",
+)
 ALLOW_UNSAFE_COMMITS = Option(
     "allowUnsafeCommits",
     BOOLEAN,
@@ -98,6 +116,8 @@ _OPTIONS: Final[Sequence[Option[Any]]] = (
     MAX_OPEN_FILES,
     PUBLISH,
     *PARTITION_OPTIONS,
+    TARGET_FILE_SIZE,
+    REPLACED_FILE_RETENTION,
     *OBJECT_OPTIONS,
     ALLOW_UNSAFE_COMMITS,
 )
@@ -145,6 +165,8 @@ class FilesDestination(CommittingDestination[StagedFile]):
             values.reject_value(COMPRESSION, f"allowed with {file_format} are {', '.join(compressions)}")
         if values.require(MAX_FILE_SIZE) > _LARGEST_FILE:
             values.reject_value(MAX_FILE_SIZE, f"at most {_LARGEST_FILE}")
+        if values.get(TARGET_FILE_SIZE) and values.require(PUBLISH) == VISIBLE:
+            values.reject_value(TARGET_FILE_SIZE, f"nothing with 'publish' visible: {VISIBLE_REASON}")
         object_settings = ObjectSettings.of(values)
         completion = Completion.from_options(values, values.require(PARTITION_BY))
         if path is None:
@@ -160,6 +182,8 @@ class FilesDestination(CommittingDestination[StagedFile]):
             values.require(MAX_OPEN_FILES),
             values.require(PUBLISH),
             completion,
+            values.get(TARGET_FILE_SIZE),
+            values.require(REPLACED_FILE_RETENTION),
         )
         store = open_store(
             layout,
@@ -189,16 +213,30 @@ class FilesDestination(CommittingDestination[StagedFile]):
         return ManifestCommitter(self._place, epoch)
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
-        """Removes orphans: see `OrphanRemoval`."""
+        """Removes orphans, see `OrphanRemoval`; every few epochs, folds manifests, see `Maintenance`."""
         is_aborted_write = epoch.batch is None and not committed
         removal = OrphanRemoval(
             self._place, EpochKey.of(epoch), is_committed=committed, is_aborted_write=is_aborted_write
         )
-        removal.run()
+        manifests = removal.run()
+        if committed and manifests > FOLD_AFTER:
+            self._maintain()
         if is_aborted_write:
             # No later epoch removes what the other tasks of the write leave, which run on for a moment.
             self._pause(_KILL_TIMEOUT)
             removal.run()
+
+    def _maintain(self) -> None:
+        place = self._place
+        done = Maintenance(
+            place.store,
+            place.layout,
+            target=self._settings.target_file_size,
+            retention=self._settings.replaced_file_retention,
+            executor=place.executor,
+        ).run()
+        for failure in done.failures:
+            _log.warning("%s: not merged: %s", self.name, failure)
 
 
 class S3Destination(FilesDestination):

@@ -6,6 +6,9 @@
     <prefix>/_sluice/<query>/<batch>.json                          the manifest of a committed epoch
     <prefix>/_sluice/<query>/pending/<batch>_<run>-<digest>.json   the data files that a driver is publishing
     <prefix>/_sluice/staging/<data file>.staged                    a staged file of a directory
+    <prefix>/<column=value>/…/compacted-<query>_<number>_<run>.parquet   the rows of several others
+    <prefix>/_sluice/_checkpoints/<number>.json.gz                 holds what many manifests held
+    <prefix>/_sluice/_checkpoints/pending/<number>_<run>.json      the key of a file that is being compacted
     <prefix>/_symlink_format_manifest/<column=value>/…/manifest    lists the files of a partition
     <prefix>/_sluice/<query>/symlinks                              the run that made all of these anew
     <prefix>/_sluice/<query>/partitions                            watermark and open partitions
@@ -36,6 +39,12 @@ _DATA_FILE: Final = re.compile(
     r"_(?P<attempt>\d+)_(?P<number>\d+)\.[a-z.]+\Z"
 )
 _MANIFEST: Final = re.compile(r"(?P<query>[A-Za-z0-9-]+)/(?P<batch>\d{20})\.json\Z")
+_CHECKPOINTS: Final = "_checkpoints"  # the id of no query has an underscore
+_CHECKPOINT: Final = re.compile(r"(?P<number>\d{20})\.json\.gz")
+_COMPACTION: Final = re.compile(r"(?P<number>\d{20})_[A-Za-z0-9-]+\.json")
+_COMPACTED: Final = re.compile(
+    r"compacted-(?P<query>[A-Za-z0-9-]+)_(?P<number>\d{20})_[A-Za-z0-9-]+\.[a-z.]+\Z"
+)
 _PENDING_LIST: Final = re.compile(r"(?P<query>[A-Za-z0-9-]+)/pending/(?P<batch>\d{20})_[A-Za-z0-9-]+\.json")
 # The characters of Spark's ExternalCatalogUtils.escapePathName, and NUL, which S3 does not accept.
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
@@ -105,6 +114,24 @@ class Layout:
         match = _DATA_FILE.match(key.rpartition("/")[2])
         return None if match is None or key.startswith(self._meta) else (match["query"], int(match["batch"]))
 
+    def compacted_file(self, directory: str, query: str, number: int, run: str, extension: str) -> str:
+        """The key of a file that a compaction makes of several others.
+
+        Args:
+            directory: of the partition, ending in a slash; empty without partitioning.
+            query: whose files they are.
+            number: of the checkpoint that will list it.
+            run: of the compaction; another one for each file.
+            extension: without a leading dot.
+        """
+        return f"{self.root}{directory}compacted-{query}_{number:020}_{run}.{extension}"
+
+    def compacted(self, key: str) -> tuple[str, int] | None:
+        """Query and number of a file that a compaction has made; None for any other object."""
+        match = _COMPACTED.match(key.rpartition("/")[2])
+        is_other = match is None or key.startswith(self._meta)
+        return None if is_other or match is None else (match["query"], int(match["number"]))
+
     def relative(self, key: str) -> str:
         """The part of a key below the path of the sink."""
         return key.removeprefix(self.root)
@@ -128,13 +155,47 @@ class Layout:
         """The prefix of the manifests of all queries."""
         return self._meta
 
-    def is_manifest(self, key: str) -> bool:
-        return key.startswith(self._meta) and _MANIFEST.match(key.removeprefix(self._meta)) is not None
+    def manifests_of(self, query: str) -> str:
+        """The prefix of the manifests and pending lists of a query."""
+        return f"{self._meta}{query}/"
+
+    def epoch_of_manifest(self, key: str) -> tuple[str, int] | None:
+        """The query and the batch of a manifest; None for any other object."""
+        match = _MANIFEST.match(key.removeprefix(self._meta)) if key.startswith(self._meta) else None
+        return (match["query"], int(match["batch"])) if match else None
+
+    def checkpoint(self, number: int) -> str:
+        return f"{self.checkpoints}{number:020}.json.gz"
+
+    @property
+    def checkpoints(self) -> str:
+        """The prefix of the checkpoints."""
+        return f"{self._meta}{_CHECKPOINTS}/"
+
+    def checkpoint_number(self, key: str) -> int:
+        """The number of a checkpoint; 0 for any other object."""
+        match = _CHECKPOINT.fullmatch(key.removeprefix(self.checkpoints))
+        return int(match["number"]) if match else 0
+
+    def compaction(self, number: int, run: str) -> str:
+        """The key of what holds the key of a compacted file, see `compacted_file`."""
+        return f"{self.compactions}{number:020}_{run}.json"
+
+    @property
+    def compactions(self) -> str:
+        """The prefix of the keys of `compaction`."""
+        return f"{self.checkpoints}{_PENDING}/"
+
+    def compaction_number(self, key: str) -> int:
+        """The number in a key of `compaction`; 0 for any other object."""
+        match = _COMPACTION.fullmatch(key.removeprefix(self.compactions))
+        return int(match["number"]) if match else 0
 
     def inner_root(self, key: str) -> str | None:
-        """The root of another sink's path below this one, if the key is of a manifest of it."""
-        inner, found, manifest = key.removeprefix(self.root).rpartition(f"/{_META}/")
-        return f"{self.root}{inner}/" if found and _MANIFEST.match(manifest) else None
+        """The root of another sink's path below this one, if the key is of a manifest or checkpoint of it."""
+        inner, found, name = key.removeprefix(self.root).rpartition(f"/{_META}/")
+        is_root = _MANIFEST.match(name) or _CHECKPOINT.fullmatch(name.removeprefix(f"{_CHECKPOINTS}/"))
+        return f"{self.root}{inner}/" if found and is_root else None
 
     def pending_list(self, epoch: EpochKey, digest: str) -> str:
         """The key of a pending list. `digest` is that of its content: one run may write several lists."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from sluice.destinations.common.bucket import CONCURRENT_REQUESTS, StoredObject
-from sluice.destinations.files.layout import Layout
 from sluice.destinations.files.store import Store
 from sluice.errors import CommitError
 
-__all__ = ["Manifest", "ManifestFile", "read_manifest", "read_manifests"]
+__all__ = ["Manifest", "ManifestFile", "read_manifest"]
 
 _VERSION: Final = 1
 
@@ -44,6 +40,7 @@ class Manifest:
         files: sorted by path; empty for a batch write that was aborted.
         content: what the batch holds, see `Epoch.content`; None in manifests of earlier versions.
         latest: the greatest value of `watermarkColumn` (microseconds since the epoch); None if there is none.
+        is_visible: readers list the files.
     """
 
     query: str
@@ -52,6 +49,7 @@ class Manifest:
     files: tuple[ManifestFile, ...]
     content: str | None = None
     latest: int | None = None
+    is_visible: bool = False
 
     def to_json(self) -> bytes:
         files = [{"path": each.path, "rows": each.rows, "bytes": each.size} for each in self.files]
@@ -67,6 +65,8 @@ class Manifest:
             values["content"] = self.content
         if self.latest is not None:
             values["latest"] = self.latest
+        if self.is_visible:
+            values["visible"] = True
         return json.dumps(values, indent=1).encode()
 
     @classmethod
@@ -77,7 +77,7 @@ class Manifest:
             if values["version"] != _VERSION:
                 raise CommitError(f"manifest {key} has version {values['version']}: {_VERSION} is known")
             files = tuple(ManifestFile(each["path"], each["rows"], each["bytes"]) for each in values["files"])
-            optional = values.get("content"), values.get("latest")
+            optional = values.get("content"), values.get("latest"), values.get("visible", False)
             return cls(values["query"], values["batch"], values["run"], files, *optional)
         except (ValueError, KeyError, TypeError) as error:
             raise CommitError(f"manifest {key} is damaged: {type(error).__name__}: {error}") from None
@@ -92,21 +92,3 @@ def read_manifest(store: Store, key: str) -> Manifest | None:
     """
     text = store.read(key)
     return None if text is None else Manifest.from_json(text, key)
-
-
-def read_manifests(
-    store: Store,
-    layout: Layout,
-    objects: Iterable[StoredObject],
-    executor: Callable[[int], Executor] = ThreadPoolExecutor,
-) -> list[tuple[StoredObject, Manifest]]:
-    """Reads the manifests among `objects`, which are of a listing. Nothing of the project deletes manifests.
-
-    Raises:
-        ServiceError: one cannot be read. Its files would be missing from what is committed.
-        CommitError: one is no manifest.
-    """
-    stored = [each for each in objects if layout.is_manifest(each.key)]
-    with executor(CONCURRENT_REQUESTS) as pool:
-        read = pool.map(lambda each: Manifest.from_json(store.get_listed(each.key), each.key), stored)
-        return list(zip(stored, read, strict=True))

@@ -1,10 +1,10 @@
 """What is below the path of a sink, by epoch, and the removal of old epochs.
 
-An epoch that is removed keeps its manifest, with no files in it: if Spark runs its batch again, it is still
-committed, and is not written a second time. The manifest is replaced first. A reader that has listed the
-files before finds some of them gone; one that lists them now does not see them. Files that are left behind
-when a removal is cut short are removed by the next one, since their epoch has a manifest that does not list
-them.
+An epoch that is removed stays committed, without files: if Spark runs its batch again, it is not written a
+second time. First its manifest is replaced by one without files, then a checkpoint without them is put, then
+they are deleted. A reader that has listed the files before finds some of them gone; one that lists them now
+does not see them. Files that are left behind when a removal is cut short are removed by the next one, since
+they are of a committed epoch that does not list them.
 """
 
 from __future__ import annotations
@@ -12,39 +12,53 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
 
 from sluice.destinations.common.bucket import StoredObject
+from sluice.destinations.files.checkpoint import FoldedFile
+from sluice.destinations.files.commits import newest_checkpoint, put_checkpoint, read_commits
 from sluice.destinations.files.layout import Layout
-from sluice.destinations.files.manifest import Manifest, read_manifests
+from sluice.destinations.files.manifest import Manifest
+from sluice.destinations.files.pending import for_each
 from sluice.destinations.files.store import Store
 from sluice.destinations.files.symlinks import make_symlinks
+from sluice.errors import CommitError
 
 __all__ = ["CommittedEpoch", "SinkFiles", "expire", "sink_files"]
+
+_ATTEMPTS: Final = 5
+"""If several processes put a checkpoint, one succeeds; the others begin anew."""
 
 
 @dataclass(frozen=True)
 class CommittedEpoch:
-    """An epoch, as its manifest has it.
+    """An epoch, or files of several epochs of a query that were merged.
 
     Attributes:
-        key: of the manifest.
-        committed: when the manifest was written last (microseconds since the epoch).
-        orphans: keys of data files of this epoch that the manifest does not list.
+        query: the id of the streaming query; ``write-<run>`` for a batch write, ``write`` for several.
+        batch: the id of the micro-batch; None for merged files.
+        committed: when it was committed, or changed last (microseconds since the epoch).
+        files: that are committed.
+        orphans: paths of data files of this epoch that are not.
+        manifest: what commits it; None if it is folded into a checkpoint.
     """
 
-    key: str
+    query: str
+    batch: int | None
     committed: int
-    manifest: Manifest
+    files: tuple[FoldedFile, ...]
     orphans: tuple[str, ...] = ()
+    manifest: Manifest | None = None
 
     @property
     def rows(self) -> int:
-        return sum(each.rows for each in self.manifest.files)
+        return sum(each.rows for each in self.files)
 
     @property
     def size(self) -> int:
         """Bytes of its files."""
-        return sum(each.size for each in self.manifest.files)
+        return sum(each.size for each in self.files)
 
 
 @dataclass(frozen=True)
@@ -52,12 +66,15 @@ class SinkFiles:
     """What is below a path.
 
     Attributes:
-        epochs: committed ones, by query and batch.
+        epochs: committed ones, by query and batch; merged files come first. Folded ones without files, and
+            without orphans, are left out.
+        replaced: files that were merged, and are still there for those who read them.
         uncommitted: data files of epochs without a manifest: being written, or left by a query that never
             came back.
     """
 
     epochs: Sequence[CommittedEpoch]
+    replaced: Sequence[StoredObject]
     uncommitted: Sequence[StoredObject]
 
 
@@ -68,25 +85,39 @@ def sink_files(
 
     Raises:
         ServiceError: the store refuses a call.
-        CommitError: a manifest cannot be read.
+        CommitError: a manifest or a checkpoint cannot be read.
     """
+    # Listed first: what is committed later is no orphan.
     objects = list(store.objects(layout.root))
-    found = {
-        (manifest.query, manifest.batch): CommittedEpoch(each.key, each.modified, manifest)
-        for each, manifest in read_manifests(store, layout, objects, executor)
-    }
-    listed = {layout.root + file.path for epoch in found.values() for file in epoch.manifest.files}
-    uncommitted = []
+    commits = read_commits(store, layout, executor)
+    checkpoint = commits.checkpoint
+    found: dict[tuple[str, int | None], CommittedEpoch] = {}
+    for file in checkpoint.files:
+        query, batch = _epoch_of(layout, layout.root + file.path) or ("", None)
+        known = found.get((query, batch)) or CommittedEpoch(query, batch, file.committed, ())
+        files = (*known.files, file)
+        found[query, batch] = replace(known, committed=max(known.committed, file.committed), files=files)
+    for (query, batch), manifest in commits.manifests.items():
+        committed = commits.objects[query, batch].modified
+        folded = tuple(FoldedFile(each.path, each.rows, each.size, committed) for each in manifest.files)
+        found[query, batch] = CommittedEpoch(query, batch, committed, folded, manifest=manifest)
+    listed = {layout.root + file.path for epoch in found.values() for file in epoch.files}
+    stay = {layout.root + file.path for file in checkpoint.replaced}
     inner_roots = tuple({root for each in objects if (root := layout.inner_root(each.key)) is not None})
+    replaced, uncommitted = [], []
     for each in objects:
-        key = layout.epoch_of_data_file(each.key)
-        if key is None or each.key.startswith(inner_roots):
+        epoch = _epoch_of(layout, each.key)
+        if epoch is None or each.key in listed or each.key.startswith(inner_roots):
             continue
-        if key not in found:
+        query, batch = epoch
+        if each.key in stay:
+            replaced.append(each)
+        elif epoch not in found and (batch is None or not checkpoint.has(query, batch)):
             uncommitted.append(each)
-        elif each.key not in listed:
-            found[key] = replace(found[key], orphans=(*found[key].orphans, each.key))
-    return SinkFiles([found[key] for key in sorted(found)], uncommitted)
+        elif batch is not None:
+            known = found.get(epoch) or CommittedEpoch(query, batch, each.modified, ())
+            found[epoch] = replace(known, orphans=(*known.orphans, layout.relative(each.key)))
+    return SinkFiles([found[key] for key in sorted(found, key=_order)], replaced, uncommitted)
 
 
 def expire(
@@ -103,17 +134,38 @@ def expire(
 
     Raises:
         ServiceError: the store refuses a call; what is left is removed by the next call.
+        CommitError: another process puts one checkpoint after the other.
     """
+    paths = {file.path for epoch in epochs for file in epoch.files}
     for epoch in epochs:
-        if epoch.manifest.files:
-            store.put(epoch.key, replace(epoch.manifest, files=()).to_json())
+        if epoch.manifest and epoch.files:
+            empty = replace(epoch.manifest, files=())
+            store.put(layout.manifest(empty.query, empty.batch), empty.to_json())
+    if paths:
+        _put_without(store, layout, paths)
     if any(store.keys(layout.symlinks)):
         make_symlinks(store, layout, executor)
-    removed = [
-        key
-        for epoch in epochs
-        for key in (*(layout.root + file.path for file in epoch.manifest.files), *epoch.orphans)
-    ]
-    for key in removed:
-        store.delete(key)
+    removed = [*paths, *chain.from_iterable(epoch.orphans for epoch in epochs)]
+    for_each(executor, [layout.root + path for path in removed], store.delete)
     return len(removed)
+
+
+def _put_without(store: Store, layout: Layout, paths: set[str]) -> None:
+    """Puts a checkpoint without files. What has read the manifests before can then put none."""
+    for _ in range(_ATTEMPTS):
+        before = newest_checkpoint(store, layout)
+        after = replace(before.without(paths), number=before.number + 1)
+        if put_checkpoint(store, layout, after):
+            return
+    raise CommitError(f"{layout.path}: another process was faster {_ATTEMPTS} times", retryable=True)
+
+
+def _epoch_of(layout: Layout, key: str) -> tuple[str, int | None] | None:
+    """The query and the batch of a data file, which is None if it has the rows of several."""
+    compacted = layout.compacted(key)
+    return (compacted[0], None) if compacted else layout.epoch_of_data_file(key)
+
+
+def _order(epoch: tuple[str, int | None]) -> tuple[str, int]:
+    query, batch = epoch
+    return query, -1 if batch is None else batch

@@ -2,7 +2,8 @@
 
 Tables with Hive's ``SymlinkTextInputFormat`` read them, in Athena, Glue and Trino. A list is replaced in
 one step. An epoch adds its files to the lists of its partitions. The first epoch of each run makes all lists
-anew from the manifests, and so does a removal of files: what the lists lack for any reason is there then.
+anew from what is committed, and so do a removal and a compaction of files: what the lists lack for any reason
+is there then.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from typing import Final
 
+from sluice.destinations.files.commits import read_commits
 from sluice.destinations.files.layout import EpochKey, Layout
-from sluice.destinations.files.manifest import Manifest, read_manifests
+from sluice.destinations.files.manifest import Manifest, ManifestFile
 from sluice.destinations.files.pending import for_each
 from sluice.destinations.files.store import Store
 
-__all__ = ["add_to_symlinks", "make_symlinks"]
+__all__ = ["add_to_symlinks", "make_symlinks", "symlinked_urls"]
+
+_ATTEMPTS: Final = 5
+"""Of making all lists while epochs are committed; after the last, the next removal or run makes them."""
 
 
 def add_to_symlinks(
@@ -36,26 +42,41 @@ def add_to_symlinks(
         make_symlinks(store, layout, executor)
         store.put(made, epoch.run.encode())
         return
-    for key, urls in _by_partition(layout, [manifest]).items():
+    before = list(store.keys(layout.checkpoints))
+    for key, urls in _by_partition(layout, manifest.files).items():
         found = (store.read(key) or b"").decode().splitlines()
         _put(store, key, dict.fromkeys([*found, *urls]))
+    if list(store.keys(layout.checkpoints)) != before:  # the lists were made anew meanwhile, and now are old
+        make_symlinks(store, layout, executor)
 
 
 def make_symlinks(store: Store, layout: Layout, executor: Callable[[int], Executor]) -> None:
-    """Makes all lists from the manifests. That of a partition without files becomes empty."""
-    manifests = read_manifests(store, layout, store.objects(layout.manifests), executor)
-    wanted = _by_partition(layout, (manifest for _, manifest in manifests))
-    keys = {*wanted, *store.keys(layout.symlinks)}
-    for_each(executor, sorted(keys), lambda key: _put(store, key, wanted.get(key, ())))
+    """Makes all lists from what is committed. That of a partition without files becomes empty.
+
+    Does so again if something was committed meanwhile, whose files may have been added to older lists.
+    """
+    commits = read_commits(store, layout, executor)
+    for _ in range(_ATTEMPTS):
+        wanted = _by_partition(layout, commits.files())
+        keys = {*wanted, *store.keys(layout.symlinks)}
+        for_each(executor, sorted(keys), lambda key: _put(store, key, wanted.get(key, ())))  # noqa: B023
+        version, commits = commits.version, read_commits(store, layout, executor)
+        if commits.version == version:
+            return
 
 
-def _by_partition(layout: Layout, manifests: Iterable[Manifest]) -> Mapping[str, list[str]]:
+def symlinked_urls(store: Store, layout: Layout) -> set[str]:
+    """The URLs in all lists."""
+    bodies = [store.read(key) or b"" for key in store.keys(layout.symlinks)]
+    return {url for body in bodies for url in body.decode().splitlines()}
+
+
+def _by_partition(layout: Layout, files: Iterable[ManifestFile]) -> Mapping[str, list[str]]:
     """The URLs of the files by the key of their list."""
     found: dict[str, list[str]] = defaultdict(list)
-    for manifest in manifests:
-        for file in manifest.files:
-            directory = file.path[: file.path.rfind("/") + 1]
-            found[layout.symlink(directory)].append(layout.url(file.path))
+    for file in files:
+        directory = file.path[: file.path.rfind("/") + 1]
+        found[layout.symlink(directory)].append(layout.url(file.path))
     return found
 
 

@@ -37,6 +37,8 @@ class FileSettings:
         max_open_files: of one task.
         publish: ``manifest``, ``symlink`` or ``visible``.
         completion: when partitions are complete; None if nobody asks.
+        target_file_size: bytes of the files that small ones are merged into; None: they are not.
+        replaced_file_retention: seconds for which merged files stay.
     """
 
     file_format: str = "parquet"
@@ -46,6 +48,8 @@ class FileSettings:
     max_open_files: int = 16
     publish: str = "manifest"
     completion: Completion | None = None
+    target_file_size: int | None = None
+    replaced_file_retention: float = 86_400.0
 
 
 @dataclass

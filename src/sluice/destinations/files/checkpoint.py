@@ -1,0 +1,193 @@
+"""Checkpoints: one object holds what many manifests held, so that reading does not get slower by the day.
+
+A checkpoint has the files of all epochs that were folded into it; their manifests are deleted then. Each has
+the number after the one before, and is put only if no other has that number: whoever wants to change what is
+folded and loses the race begins anew. The newest is the truth, whatever older checkpoints and the manifests
+of folded epochs say.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sluice.destinations.files.manifest import Manifest
+from sluice.errors import CommitError
+
+__all__ = ["Checkpoint", "FoldedEpochs", "FoldedFile", "ReplacedFile"]
+
+_VERSION: Final = 1
+_KEPT_CONTENTS: Final = 1000
+"""Newest batches of a query whose `Epoch.content` is kept. An older one that is repeated is refused."""
+_FORGOTTEN: Final = "forgotten"
+
+
+class FoldedFile(NamedTuple):
+    """A committed file.
+
+    Attributes:
+        path: relative to the path of the sink.
+        rows: of the file.
+        size: in bytes.
+        committed: when the newest epoch in it was committed (microseconds since the epoch).
+    """
+
+    path: str
+    rows: int
+    size: int
+    committed: int
+
+
+class ReplacedFile(NamedTuple):
+    """A file that is not committed any more, and stays for a while for those who read it.
+
+    Attributes:
+        path: relative to the path of the sink.
+        since: when it was replaced (microseconds since the epoch).
+    """
+
+    path: str
+    since: int
+
+
+@dataclass(frozen=True)
+class FoldedEpochs:
+    """The epochs of a query that were folded.
+
+    Attributes:
+        ranges: first and last of the batches that follow one another, in order.
+        contents: see `Epoch.content`, of the newest batches.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    contents: Mapping[int, str] = field(default_factory=dict)
+
+    def __contains__(self, batch: int) -> bool:
+        index = bisect.bisect_right(self.ranges, batch, key=lambda each: each[0])
+        return index > 0 and batch <= self.ranges[index - 1][1]
+
+    def content(self, batch: int) -> str | None:
+        """What a batch holds; something that no batch holds if that was forgotten; None if it had nothing."""
+        unknown = _FORGOTTEN if self.contents and batch < min(self.contents) else None
+        return self.contents.get(batch, unknown)
+
+    def with_epoch(self, manifest: Manifest) -> FoldedEpochs:
+        """These and one more."""
+        ranges: list[tuple[int, int]] = []
+        for first, last in sorted([*self.ranges, (manifest.batch, manifest.batch)]):
+            if ranges and first <= ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], max(last, ranges[-1][1]))
+            else:
+                ranges.append((first, last))
+        contents = dict(self.contents)
+        if manifest.content is not None:
+            contents[manifest.batch] = manifest.content
+        newest = sorted(contents)[-_KEPT_CONTENTS:]
+        return FoldedEpochs(tuple(ranges), {batch: contents[batch] for batch in newest})
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is folded.
+
+    Attributes:
+        number: of the checkpoint; 0: there is none yet.
+        queries: the folded epochs by query.
+        files: in the order in which they were folded.
+        replaced: files that were merged, or expired.
+        is_visible: some of the epochs were published with ``visible``.
+    """
+
+    number: int = 0
+    queries: Mapping[str, FoldedEpochs] = field(default_factory=dict)
+    files: tuple[FoldedFile, ...] = ()
+    replaced: tuple[ReplacedFile, ...] = ()
+    is_visible: bool = False
+
+    def paths(self) -> frozenset[str]:
+        """Of all files that it knows, replaced ones too."""
+        return frozenset([each.path for each in self.files] + [each.path for each in self.replaced])
+
+    def has(self, query: str, batch: int) -> bool:
+        return query in self.queries and batch in self.queries[query]
+
+    def epoch(self, query: str, batch: int) -> Manifest | None:
+        """A folded epoch, without its files and its run; None if it was not folded."""
+        if not self.has(query, batch):
+            return None
+        return Manifest(query, batch, "", (), self.queries[query].content(batch))
+
+    def with_epochs(self, epochs: Iterable[tuple[Manifest, int]]) -> Checkpoint:
+        """With more epochs, each with the time when it was committed."""
+        queries, files, is_visible = dict(self.queries), list(self.files), self.is_visible
+        for manifest, committed in epochs:
+            known = queries.get(manifest.query, FoldedEpochs())
+            queries[manifest.query] = known.with_epoch(manifest)
+            files += [FoldedFile(each.path, each.rows, each.size, committed) for each in manifest.files]
+            is_visible |= manifest.is_visible
+        return replace(self, queries=queries, files=tuple(files), is_visible=is_visible)
+
+    def with_merged(
+        self, merged: Iterable[tuple[Sequence[FoldedFile], FoldedFile]], since: int
+    ) -> Checkpoint:
+        """With larger files in the place of others, which are replaced since then."""
+        instead: dict[str, FoldedFile | None] = {}
+        for files, file in merged:
+            instead |= dict.fromkeys(each.path for each in files)
+            instead[files[0].path] = file
+        found = (instead.get(each.path, each) for each in self.files)
+        replaced = (*self.replaced, *(ReplacedFile(path, since) for path in instead))
+        return replace(self, files=tuple(each for each in found if each), replaced=replaced)
+
+    def without(self, paths: Collection[str]) -> Checkpoint:
+        """Without committed files, which may be deleted at once."""
+        gone = (ReplacedFile(each.path, 0) for each in self.files if each.path in paths)
+        files = tuple(each for each in self.files if each.path not in paths)
+        return replace(self, files=files, replaced=(*self.replaced, *gone))
+
+    def without_replaced(self, paths: Collection[str]) -> Checkpoint:
+        """Without replaced files, which are deleted."""
+        return replace(self, replaced=tuple(each for each in self.replaced if each.path not in paths))
+
+    def to_bytes(self) -> bytes:
+        values = {
+            "version": _VERSION,
+            "queries": {
+                query: {"ranges": each.ranges, "contents": each.contents}
+                for query, each in self.queries.items()
+            },
+            "files": self.files,
+            "replaced": self.replaced,
+            "visible": self.is_visible,
+        }
+        return gzip.compress(msgspec.json.encode(values), compresslevel=1, mtime=0)
+
+    @classmethod
+    def from_bytes(cls, body: bytes, number: int, key: str) -> Checkpoint:
+        """Raises CommitError if `body` is no checkpoint, or has a version that is not known."""
+        try:
+            values: Any = msgspec.json.decode(gzip.decompress(body))
+            if values["version"] != _VERSION:
+                raise CommitError(f"checkpoint {key} has version {values['version']}: {_VERSION} is known")
+            return cls(
+                number,
+                {query: _folded(each) for query, each in values["queries"].items()},
+                tuple(FoldedFile(*each) for each in values["files"]),
+                tuple(ReplacedFile(*each) for each in values["replaced"]),
+                values["visible"],
+            )
+        except (ValueError, KeyError, TypeError, OSError, EOFError, msgspec.MsgspecError) as error:
+            raise CommitError(f"checkpoint {key} is damaged: {type(error).__name__}: {error}") from None
+
+
+def _folded(values: Mapping[str, Any]) -> FoldedEpochs:
+    ranges: Sequence[Sequence[int]] = values["ranges"]
+    contents: Mapping[str, str] = values["contents"]
+    return FoldedEpochs(
+        tuple((first, last) for first, last in ranges), {int(each): contents[each] for each in contents}
+    )
