@@ -141,3 +141,50 @@ def test_symlink_manifests_begin_with_all_that_is_committed(tmp_path: Path) -> N
     ]
     assert sorted(lines) == sorted(f"file://{each}" for each in sluice.committed_files(path))
     assert len(lines) == 6
+
+
+def test_the_small_files_of_a_directory_are_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command, and by a query; the symlink manifests name the merged files."""
+    for batch in range(4):
+        write(str(tmp_path), batch, "symlink")
+    before = sluice.committed_files(str(tmp_path))
+    compact = ["files", "compact", str(tmp_path), "--json"]
+
+    assert main([*compact, "--option", "targetFileSize=1MiB"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    counts = {key: shown[key] for key in ("folded", "merged", "made", "deleted", "failures")}
+    assert counts == {"folded": 3, "merged": 6, "made": 2, "deleted": 0, "failures": []}
+    files = sluice.committed_files(str(tmp_path))
+    assert len(files) == 4
+    lists = tmp_path.glob("_symlink_format_manifest/*/manifest")
+    assert sorted(line for each in lists for line in each.read_text().splitlines()) == sorted(
+        f"file://{each}" for each in files
+    )
+    assert main(["files", "list", str(tmp_path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [each["batch"] for each in shown["batches"]] == [None, 3]
+    assert len(shown["replaced"]) == 6
+    assert main([*compact, "--option", "replacedFileRetention=0"]) == 0
+    assert json.loads(capsys.readouterr().out)["deleted"] == 6
+    assert not any(Path(each).exists() for each in before[:6])
+
+
+def test_files_that_readers_list_are_not_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for batch in range(3):
+        write(str(tmp_path), batch, "visible")
+    before = sluice.committed_files(str(tmp_path))
+
+    assert main(["files", "compact", str(tmp_path)]) == 1
+    assert "'publish' visible: those who list the path would see rows twice" in capsys.readouterr().out
+    assert sluice.committed_files(str(tmp_path)) == before
+    with pytest.raises(OptionError, match=r"'targetFileSize' is '1MiB': .* while files are merged"):
+        read_sink(
+            {
+                "destination": "files",
+                "path": str(tmp_path),
+                "publish": "visible",
+                "targetFileSize": "1MiB",
+            }
+        )

@@ -7,6 +7,7 @@ is written again each time its file has doubled, and not with each compaction.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zlib
 from collections import defaultdict
@@ -160,28 +161,28 @@ def _bodies(
 def _merge_parquet(
     bodies: Iterable[tuple[FoldedFile, bytes]], stream: StagedStream, compression: str
 ) -> None:
-    writer: ParquetFile | None = None
-    schema = None
-    buffered: list[pa.RecordBatch] = []
-    for index, (file, body) in enumerate(bodies):
-        try:
-            table = pq.ParquetFile(io.BytesIO(body)).read()
-        except (pa.ArrowException, OSError) as error:
-            raise CommitError(f"{file.path} cannot be read: {error}") from None
-        _check_rows(file, table.num_rows)
-        if writer is None:
-            schema = table.schema
-            writer = ParquetFile(cast("IO[bytes]", stream), schema, compression)
-        if table.schema != schema:
-            raise OtherColumnsError(index)
-        buffered += table.to_batches()
-        if sum(each.nbytes for each in buffered) >= _AT_ONCE:
+    with contextlib.ExitStack() as stack:
+        writer: ParquetFile | None = None
+        schema = None
+        buffered: list[pa.RecordBatch] = []
+        for index, (file, body) in enumerate(bodies):
+            try:
+                table = pq.ParquetFile(io.BytesIO(body)).read()
+            except (pa.ArrowException, OSError) as error:
+                raise CommitError(f"{file.path} cannot be read: {error}") from None
+            _check_rows(file, table.num_rows)
+            if writer is None:
+                schema = table.schema
+                writer = ParquetFile(cast("IO[bytes]", stream), schema, compression)
+                stack.callback(writer.close)
+            if table.schema != schema:
+                raise OtherColumnsError(index)
+            buffered += table.to_batches()
+            if sum(each.nbytes for each in buffered) >= _AT_ONCE:
+                writer.write(buffered)
+                buffered = []
+        if writer is not None and buffered:
             writer.write(buffered)
-            buffered = []
-    if writer is not None:
-        if buffered:
-            writer.write(buffered)
-        writer.close()
 
 
 def _merge_lines(bodies: Iterable[tuple[FoldedFile, bytes]], stream: StagedStream, compression: str) -> None:

@@ -166,7 +166,7 @@ class FilesDestination(CommittingDestination[StagedFile]):
         if values.require(MAX_FILE_SIZE) > _LARGEST_FILE:
             values.reject_value(MAX_FILE_SIZE, f"at most {_LARGEST_FILE}")
         if values.get(TARGET_FILE_SIZE) and values.require(PUBLISH) == VISIBLE:
-            values.reject_value(TARGET_FILE_SIZE, f"nothing with 'publish' visible: {VISIBLE_REASON}")
+            values.reject_value(TARGET_FILE_SIZE, f"needs another 'publish' than visible: {VISIBLE_REASON}")
         object_settings = ObjectSettings.of(values)
         completion = Completion.from_options(values, values.require(PARTITION_BY))
         if path is None:

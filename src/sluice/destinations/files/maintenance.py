@@ -9,6 +9,7 @@ listed nor replaced there is left over from a killed process, and deleted.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import uuid
@@ -84,6 +85,7 @@ class Maintenance:
         self._retention = retention
         self._now = now
         self._run = uuid.uuid4().hex
+        self._merges = itertools.count()  # names of files
 
     def run(self) -> Upkeep:
         """Does what there is to do. Files that cannot be merged stay as they are.
@@ -148,24 +150,23 @@ class Maintenance:
         made: list[tuple[Sequence[FoldedFile], FoldedFile]] = []
         failures: list[str] = []
 
-        def run(numbered: tuple[int, Merge]) -> None:
-            count, found = numbered
+        def run(found: Merge) -> None:
             try:
-                made.append((found.files, self._merge(found, folded.number + 1, count)))
+                made.append((found.files, self._merge(found, folded.number + 1)))
             except OtherColumnsError as error:
                 for files in (found.files[: error.index], found.files[error.index :]):
                     if len(files) > 1:
-                        run((count, found._replace(files=files)))
+                        run(found._replace(files=files))
             except SluiceError as error:
                 failures.append(f"{len(found.files)} files of {found.directory or 'the path'}: {error}")
 
-        merges = list(enumerate(find_merges(self._layout, folded.files, self._target)))
+        merges = list(find_merges(self._layout, folded.files, self._target))
         with self._executor(_CONCURRENT_MERGES) as pool:
             list(pool.map(run, merges))
         return made, failures
 
-    def _merge(self, found: Merge, number: int, count: int) -> FoldedFile:
-        run = f"{self._run}-{count}-{len(found.files)}"
+    def _merge(self, found: Merge, number: int) -> FoldedFile:
+        run = f"{self._run}-{next(self._merges)}"
         key = self._layout.compacted_file(found.directory, found.query, number, run, found.extension)
         self._store.put(self._layout.compaction(number, run), json.dumps(key).encode())
         staged = merge(self._store, self._layout, found, key, self._executor)
