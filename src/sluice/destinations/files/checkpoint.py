@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import gzip
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -181,7 +182,16 @@ class Checkpoint:
                 tuple(ReplacedFile(*each) for each in values["replaced"]),
                 values["visible"],
             )
-        except (ValueError, KeyError, TypeError, OSError, EOFError, msgspec.MsgspecError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            OSError,
+            EOFError,
+            AttributeError,
+            zlib.error,
+            msgspec.MsgspecError,
+        ) as error:
             raise CommitError(f"checkpoint {key} is damaged: {type(error).__name__}: {error}") from None
 
 

@@ -113,8 +113,17 @@ def put_checkpoint(store: Store, layout: Layout, checkpoint: Checkpoint) -> bool
     """
     if not store.put_if_absent(layout.checkpoint(checkpoint.number), checkpoint.to_bytes()):
         return False
+    # A slow process finds the number free again once the next one is there: that was put before.
+    if newest_key(store, layout) != layout.checkpoint(checkpoint.number):
+        return False
     store.delete(layout.checkpoint(checkpoint.number - 1))
     return True
+
+
+def newest_key(store: Store, layout: Layout) -> str | None:
+    """The key of the newest checkpoint."""
+    keys = [key for key in store.keys(layout.checkpoints) if layout.checkpoint_number(key)]
+    return keys[-1] if keys else None
 
 
 def newest_checkpoint(store: Store, layout: Layout) -> Checkpoint:
@@ -142,10 +151,8 @@ def find_epoch(store: Store, layout: Layout, query: str, batch: int) -> Manifest
     listed = [key for key in store.keys(layout.manifests_of(query)) if layout.epoch_of_manifest(key)]
     if listed and listed[-1] < own:
         return None
-    body = store.get(own) if own in listed else None
-    if body is not None:
-        return Manifest.from_json(body, own)
-    folded = newest_checkpoint(store, layout).epoch(query, batch)
+    # A manifest that came late, of a batch that is folded, is none.
+    folded = newest_checkpoint(store, layout).epoch(query, batch) if listed[-1:] != [own] else None
     if folded is None and own in listed:
         return Manifest.from_json(store.get_listed(own), own)
     return folded

@@ -98,9 +98,12 @@ def find_merges(layout: Layout, files: Iterable[FoldedFile], target: int) -> Ite
 def _parts(files: Sequence[FoldedFile], target: int) -> Iterator[Sequence[FoldedFile]]:
     """Neighbours that make a file of at most `target` bytes, and whose first one at least doubles."""
     parts: list[list[FoldedFile]] = [[]]
+    size = 0
     for file in files:
-        if sum(each.size for each in parts[-1]) + file.size > target:
+        size += file.size
+        if size > target:
             parts.append([])
+            size = file.size
         parts[-1].append(file)
     for part in parts:
         while len(part) > 1 and part[0].size > sum(each.size for each in part[1:]):
@@ -167,20 +170,24 @@ def _merge_parquet(
         buffered: list[pa.RecordBatch] = []
         for index, (file, body) in enumerate(bodies):
             try:
-                table = pq.ParquetFile(io.BytesIO(body)).read()
+                source = pq.ParquetFile(io.BytesIO(body))
             except (pa.ArrowException, OSError) as error:
                 raise CommitError(f"{file.path} cannot be read: {error}") from None
-            _check_rows(file, table.num_rows)
+            _check_rows(file, source.metadata.num_rows)
             if writer is None:
-                schema = table.schema
+                schema = source.schema_arrow
                 writer = ParquetFile(cast("IO[bytes]", stream), schema, compression)
                 stack.callback(writer.close)
-            if table.schema != schema:
+            if source.schema_arrow != schema:
                 raise OtherColumnsError(index)
-            buffered += table.to_batches()
-            if sum(each.nbytes for each in buffered) >= _AT_ONCE:
-                writer.write(buffered)
-                buffered = []
+            for group in range(source.num_row_groups):
+                try:
+                    buffered += source.read_row_group(group).to_batches()
+                except (pa.ArrowException, OSError) as error:
+                    raise CommitError(f"{file.path} cannot be read: {error}") from None
+                if sum(each.nbytes for each in buffered) >= _AT_ONCE:
+                    writer.write(buffered)
+                    buffered = []
         if writer is not None and buffered:
             writer.write(buffered)
 

@@ -258,6 +258,20 @@ class LocalStore(Store, Stager):
         with _calls("unlink", path):
             path.unlink(missing_ok=True)
 
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Also of files that are deleted meanwhile: another one may be there instead that is not listed."""
+        return iter(sorted(self._names(prefix)))
+
+    def _names(self, prefix: str) -> list[str]:
+        top = self._root / prefix.rpartition("/")[0]
+        with _calls("list", top):
+            return [
+                key
+                for directory, _, names in os.walk(top, onerror=_raise_unless_missing)
+                for name in names
+                if (key := Path(directory, name).relative_to(self._root).as_posix()).startswith(prefix)
+            ]
+
     def objects(self, prefix: str) -> Iterator[StoredObject]:
         found = []
         top = self._root / prefix.rpartition("/")[0]
