@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import multiprocessing
+import os
 import random
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from integration.support.servers import Server
 
 SEED = 20261121
 ROWS = 300  # of an epoch
+_FIRST = 1_790_000_000  # seconds since the epoch; when the first file was written
 
 # Between write and note, note and complete, complete and manifest, manifest and Spark's own commit.
 STEPS = ("create", "part", "look", "note", "complete", "manifest", "orphans", "settle", "forget")
@@ -56,6 +58,7 @@ class Source:
         ids = range(self.files * ROWS, (self.files + 1) * ROWS)
         hidden = self.directory / f".{self.files}"
         hidden.write_text("".join(json.dumps({"id": each}) + "\n" for each in ids))
+        os.utime(hidden, (_FIRST + self.files, _FIRST + self.files))  # Spark reads the oldest first
         hidden.rename(self.directory / f"{self.files:06}.json")
         self.files += 1
 

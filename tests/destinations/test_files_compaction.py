@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gzip
+import os
 from collections import Counter
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +32,7 @@ from pyspark.sql.types import (
 
 from sluice.destinations.files import FilesDestination
 from sluice.destinations.files.checkpoint import Checkpoint, FoldedEpochs, FoldedFile
+from sluice.destinations.files.commits import find_epoch, put_checkpoint
 from sluice.destinations.files.committed_files import list_committed
 from sluice.destinations.files.compaction import find_merges
 from sluice.destinations.files.layout import Layout
@@ -36,6 +40,7 @@ from sluice.destinations.files.local_store import LocalStore
 from sluice.destinations.files.maintenance import Maintenance, Upkeep
 from sluice.destinations.files.manifest import Manifest, ManifestFile
 from sluice.destinations.files.retention import expire, sink_files
+from sluice.destinations.files.symlinks import symlinked_urls
 from sluice.destinations.files.writer import FileSettings
 from sluice.errors import CommitError
 from sluice.retry import Backoff
@@ -70,11 +75,13 @@ class Sink:
         for number in ids:
             self.write(Epoch("q", "r", number), pa.RecordBatch.from_pydict({"id": [number]}))
 
-    def maintain(self, target: int | None = 10**6, now: float = NOW, retention: float = HOUR) -> Upkeep:
-        made = Maintenance(
-            self.store, self.layout, target=target, retention=retention, executor=Inline, now=lambda: now
+    def maintain(self, target: int | None = 10**6, now: float = NOW) -> Upkeep:
+        return self.maintenance(target, now).run()
+
+    def maintenance(self, target: int | None = 10**6, now: float = NOW) -> Maintenance:
+        return Maintenance(
+            self.store, self.layout, target=target, retention=HOUR, executor=Inline, now=lambda: now
         )
-        return made.run()
 
     def committed(self) -> list[str]:
         return [path.removeprefix(f"{self.root}/") for path in list_committed(str(self.root), "s3", {})]
@@ -317,11 +324,20 @@ def test_a_checkpoint_does_not_grow_with_the_number_of_epochs() -> None:
     assert missing is None
 
 
+def test_no_damage_raises_another_error() -> None:
+    body = Checkpoint(1).with_epochs([(manifest(0, "x"), 0)]).to_bytes()
+    for at in range(len(body)):
+        damaged = bytearray(body)
+        damaged[at] ^= 0xFF
+        with contextlib.suppress(CommitError):
+            Checkpoint.from_bytes(bytes(damaged), 1, "key")
+
+
 @given(st.lists(st.integers(0, 30), max_size=30))
 def test_ranges_have_what_was_folded(batches: list[int]) -> None:
     folded = FoldedEpochs()
     for batch in batches:
-        folded = folded.with_epoch(manifest(batch, None))
+        folded = folded.with_epochs([manifest(batch, None)])
 
     assert [batch for batch in range(32) if batch in folded] == sorted(set(batches))
     assert all(second[0] > first[1] + 1 for first, second in pairwise(folded.ranges))
@@ -365,20 +381,134 @@ def test_folded_epochs_expire_by_the_time_when_they_were_committed(tmp_path: Pat
     assert Counter(sink.ids()) == Counter()
 
 
+def while_it_merges(slow: Maintenance, others: Callable[[], None]) -> None:
+    """Other processes do something between the merging and the put of the checkpoint, once."""
+    put = slow._store.put_if_absent
+
+    def late(key: str, body: bytes) -> bool:
+        slow._store.put_if_absent = put  # type: ignore[method-assign]
+        others()
+        return put(key, body)
+
+    slow._store.put_if_absent = late  # type: ignore[method-assign]
+
+
+def test_a_slow_fold_does_not_put_a_number_again(tmp_path: Path) -> None:
+    """Two removals while it merges: number 2 was put, and is free again since there is a number 3."""
+    sink = Sink(tmp_path)
+    sink.write_each(*range(3))
+    sink.maintain(target=None)
+    sink.write_each(*range(3, 9))
+
+    def expire_twice() -> None:
+        other = LocalStore(tmp_path)
+        for batch in (0, 1):
+            old = [each for each in sink_files(other, sink.layout).epochs if each.batch == batch]
+            assert expire(other, sink.layout, old) == 1
+
+    slow = sink.maintenance()
+    while_it_merges(slow, expire_twice)
+    slow.run()
+
+    assert sink.ids() == list(range(2, 9))
+
+
+def test_a_slow_compaction_deletes_nothing_that_a_faster_one_has_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The faster one is killed when it has put its checkpoint; what it noted stays for an hour."""
+    sink = Sink(tmp_path)
+    sink.write_each(*range(5))
+
+    class KilledError(BaseException):
+        pass
+
+    def put_and_die(*given: Any) -> bool:
+        assert put_checkpoint(*given)
+        raise KilledError
+
+    def others() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("sluice.destinations.files.maintenance.put_checkpoint", put_and_die)
+            with pytest.raises(KilledError):
+                Sink(tmp_path).maintain()
+        Sink(tmp_path).write_each(*range(5, 8))
+        Sink(tmp_path).maintain(target=None)
+
+    slow = sink.maintenance()
+    while_it_merges(slow, others)
+    slow.run()
+
+    assert sink.ids() == list(range(8))
+
+
+@pytest.mark.parametrize("reads", ["committed_files", "find_epoch"])
+def test_a_directory_shows_a_checkpoint_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    """Its names are read; then the next checkpoint replaces the one in it; then that one is opened."""
+    sink = Sink(tmp_path)
+    sink.write_each(*range(5))
+    sink.maintain(target=None)
+    walk, armed = os.walk, [True]
+
+    def slow_walk(top: Any, **named: Any) -> Iterator[Any]:
+        for found in walk(top, **named):
+            if armed and str(top).endswith("_checkpoints"):
+                armed.clear()
+                Sink(tmp_path).maintain()
+            yield found
+
+    monkeypatch.setattr(os, "walk", slow_walk)
+
+    if reads == "find_epoch":
+        assert find_epoch(sink.store, sink.layout, "q", 1) is not None
+    else:
+        assert sink.ids() == list(range(5))
+    assert not armed
+
+
+def test_a_late_manifest_of_a_folded_batch_commits_nothing(tmp_path: Path) -> None:
+    """A driver that was slow for ten batches; then the query's checkpoint is restored."""
+    sink = Sink(tmp_path, publish="symlink")
+    sink.write_each(*range(4))
+    body = (tmp_path / sink.layout.manifest("q", 1)).read_bytes()
+    sink.maintain()
+    (tmp_path / sink.layout.manifest("q", 1)).write_bytes(body.replace(b"_r_", b"_other_"))
+
+    sink.write_each(1)
+
+    assert sink.ids() == list(range(4))
+    assert symlinked_urls(sink.store, sink.layout) == {
+        f"file://{tmp_path}/{each}" for each in sink.committed()
+    }
+
+
+def test_what_was_merged_meanwhile_does_not_expire(tmp_path: Path) -> None:
+    """The rows would stay, in the merged file."""
+    sink = Sink(tmp_path)
+    sink.write_each(*range(5))
+    sink.maintain(target=None)
+    listed = sink_files(sink.store, sink.layout).epochs
+    sink.maintain()
+
+    with pytest.raises(CommitError, match="merged meanwhile"):
+        expire(sink.store, sink.layout, listed[1:2])
+    assert sink.ids() == list(range(5))
+
+
 def test_what_expires_while_it_is_folded_stays_expired(tmp_path: Path) -> None:
     """The fold has read the manifests before they were emptied: it begins anew."""
     sink = Sink(tmp_path)
     sink.write_each(*range(4))
     listed = sink_files(sink.store, sink.layout).epochs
-    put = sink.store.put_if_absent
 
-    def late(key: str, body: bytes) -> bool:
-        sink.store.put_if_absent = put  # type: ignore[method-assign]
+    def expire_two() -> None:
         assert expire(LocalStore(tmp_path), sink.layout, listed[:2]) == 2
-        return put(key, body)
 
-    sink.store.put_if_absent = late  # type: ignore[method-assign]
-    sink.maintain()
+    slow = sink.maintenance()
+    while_it_merges(slow, expire_two)
+    slow.run()
 
     assert sink.ids() == [2, 3]
     assert all((tmp_path / path).exists() for path in sink.committed())

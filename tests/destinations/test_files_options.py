@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -188,3 +190,32 @@ def test_files_that_readers_list_are_not_merged(tmp_path: Path, capsys: pytest.C
                 "targetFileSize": "1MiB",
             }
         )
+
+
+@pytest.mark.parametrize(
+    "command", [["compact"], ["expire", "--before", "2100-01-01T00:00:00Z", "--execute"]]
+)
+def test_commands_refuse_a_directory_without_hard_links(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: list[str],
+) -> None:
+    """Before they change anything; an option goes without."""
+    for batch in range(3):
+        write(str(tmp_path), batch, "manifest")
+    before = sluice.committed_files(str(tmp_path))
+
+    def link(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr("sluice.destinations.files.local_store._conditional", set())
+    name, *flags = command
+    called = ["files", name, str(tmp_path), *flags]
+
+    assert main(called) == 2
+    assert "has no hard links" in capsys.readouterr().err
+    assert sluice.committed_files(str(tmp_path)) == before
+    assert main([*called, "--option", "allowUnsafeCommits=true"]) == 0
+    assert sluice.committed_files(str(tmp_path)) != before

@@ -22,12 +22,11 @@ from sluice.destinations.files.places import ANY_PATH, open_store
 from sluice.destinations.files.retention import CommittedEpoch, expire, sink_files
 from sluice.destinations.files.store import Store
 from sluice.instants import iso_instant
-from sluice.options import Option, read_options
+from sluice.options import Option, OptionValues, read_options
 from sluice.source.settings import TIMESTAMP
 
 _TARGET: Final = 128 * 1024 * 1024
 _COMPACTION: Final[Sequence[Option[Any]]] = (
-    ANY_PATH,
     TARGET_FILE_SIZE,
     REPLACED_FILE_RETENTION,
     ALLOW_UNSAFE_COMMITS,
@@ -52,7 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         each.add_argument("path", help="the sink's option path: s3://bucket/prefix or a directory")
     for each in (listing, removal):
         each.add_argument("--query", metavar="ID", help="of this query alone")
-        add_connection(each)
+    add_connection(listing)
+    add_options(removal, "a connection option, or allowUnsafeCommits")
     listing.set_defaults(run=_list)
     add_options(
         merging, "an option of the sink: of the connection, of objects in S3, targetFileSize and others"
@@ -65,27 +65,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     removal.set_defaults(run=_expire)
 
 
-def _place(arguments: argparse.Namespace) -> tuple[Store, Layout]:
+def _place(arguments: argparse.Namespace, *more: Option[Any]) -> tuple[Store, Layout, OptionValues]:
+    """The store and the keys of the path, and the values of further options. Sends nothing."""
     options = {"path": arguments.path, **given_options(arguments)}
-    values = read_options("sluice files", [ANY_PATH, *CONNECTION_OPTIONS], options)
+    values = read_options("sluice files", [ANY_PATH, *more, *CONNECTION_OPTIONS], options)
     connection = connection_from_options(values)
-    values.check()
-    layout = Layout(values.require(ANY_PATH))
-    return open_store(layout, connection), layout
-
-
-def _compact(arguments: argparse.Namespace) -> Report:
-    options = {"path": arguments.path, **given_options(arguments)}
-    values = read_options("sluice files compact", [*_COMPACTION, *CONNECTION_OPTIONS], options)
-    connection = connection_from_options(values)
-    settings = ObjectSettings.of(values)
+    settings = ObjectSettings.of(values, [each for each in more if each in OBJECT_OPTIONS])
     values.check()
     layout = Layout(values.require(ANY_PATH))
     if not layout.bucket:
         values.reject_each(OBJECT_OPTIONS, "only for a 'path' in S3")
         values.check()
-    unsafe = values.require(ALLOW_UNSAFE_COMMITS)
-    store = open_store(layout, connection, settings, allows_unsafe_commits=unsafe)
+    unsafe = ALLOW_UNSAFE_COMMITS in more and values.require(ALLOW_UNSAFE_COMMITS)
+    return open_store(layout, connection, settings, allows_unsafe_commits=unsafe), layout, values
+
+
+def _compact(arguments: argparse.Namespace) -> Report:
+    store, layout, values = _place(arguments, *_COMPACTION)
+    store.check_conditional_writes(layout.manifests)
     done = Maintenance(
         store,
         layout,
@@ -107,7 +104,7 @@ def _of(query: str | None, epochs: Sequence[CommittedEpoch]) -> list[CommittedEp
 
 
 def _list(arguments: argparse.Namespace) -> Report:
-    store, layout = _place(arguments)
+    store, layout, _ = _place(arguments)
     found = sink_files(store, layout)
     epochs = _of(arguments.query, found.epochs)
     urls = [layout.address(file.path) for e in epochs for file in e.files]
@@ -146,7 +143,7 @@ def _list(arguments: argparse.Namespace) -> Report:
 
 def _expire(arguments: argparse.Namespace) -> Report:
     before = parse_time("--before", arguments.before)
-    store, layout = _place(arguments)
+    store, layout, _ = _place(arguments, ALLOW_UNSAFE_COMMITS)
     epochs = [
         each
         for each in _of(arguments.query, sink_files(store, layout).epochs)
@@ -154,7 +151,10 @@ def _expire(arguments: argparse.Namespace) -> Report:
     ]
     # What is left of a removed batch goes, however young its emptied manifest is.
     chosen = [each for each in epochs if each.committed < before or not each.files]
-    deleted = expire(store, layout, chosen) if arguments.execute else 0
+    deleted = 0
+    if arguments.execute:
+        store.check_conditional_writes(layout.manifests)
+        deleted = expire(store, layout, chosen)
     value = {
         "path": arguments.path,
         "before": iso_instant(before),

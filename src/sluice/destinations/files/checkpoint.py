@@ -3,7 +3,8 @@
 A checkpoint has the files of all epochs that were folded into it; their manifests are deleted then. Each has
 the number after the one before, and is put only if no other has that number: whoever wants to change what is
 folded and loses the race begins anew. The newest is the truth, whatever older checkpoints and the manifests
-of folded epochs say.
+of folded epochs say. An older one is deleted after the next one is put, so a slow process may find its number
+free again: one that is not the newest when it is put has lost, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import bisect
 import gzip
 import zlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -26,6 +28,8 @@ _VERSION: Final = 1
 _KEPT_CONTENTS: Final = 1000
 """Newest batches of a query whose `Epoch.content` is kept. An older one that is repeated is refused."""
 _FORGOTTEN: Final = "forgotten"
+_DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, OSError, EOFError, zlib.error)
+"""What reading of other bytes raises; msgspec's errors are ValueErrors."""
 
 
 class FoldedFile(NamedTuple):
@@ -77,17 +81,20 @@ class FoldedEpochs:
         unknown = _FORGOTTEN if self.contents and batch < min(self.contents) else None
         return self.contents.get(batch, unknown)
 
-    def with_epoch(self, manifest: Manifest) -> FoldedEpochs:
-        """These and one more."""
+    def with_epochs(self, manifests: Iterable[Manifest]) -> FoldedEpochs:
+        """These and others."""
+        contents = dict(self.contents)
+        single = []
+        for manifest in manifests:
+            single.append((manifest.batch, manifest.batch))
+            if manifest.content is not None:
+                contents[manifest.batch] = manifest.content
         ranges: list[tuple[int, int]] = []
-        for first, last in sorted([*self.ranges, (manifest.batch, manifest.batch)]):
+        for first, last in sorted([*self.ranges, *single]):
             if ranges and first <= ranges[-1][1] + 1:
                 ranges[-1] = (ranges[-1][0], max(last, ranges[-1][1]))
             else:
                 ranges.append((first, last))
-        contents = dict(self.contents)
-        if manifest.content is not None:
-            contents[manifest.batch] = manifest.content
         newest = sorted(contents)[-_KEPT_CONTENTS:]
         return FoldedEpochs(tuple(ranges), {batch: contents[batch] for batch in newest})
 
@@ -125,12 +132,14 @@ class Checkpoint:
 
     def with_epochs(self, epochs: Iterable[tuple[Manifest, int]]) -> Checkpoint:
         """With more epochs, each with the time when it was committed."""
-        queries, files, is_visible = dict(self.queries), list(self.files), self.is_visible
+        by_query, files, is_visible = defaultdict(list), list(self.files), self.is_visible
         for manifest, committed in epochs:
-            known = queries.get(manifest.query, FoldedEpochs())
-            queries[manifest.query] = known.with_epoch(manifest)
+            by_query[manifest.query].append(manifest)
             files += [FoldedFile(each.path, each.rows, each.size, committed) for each in manifest.files]
             is_visible |= manifest.is_visible
+        queries = dict(self.queries)
+        for query, manifests in by_query.items():
+            queries[query] = queries.get(query, FoldedEpochs()).with_epochs(manifests)
         return replace(self, queries=queries, files=tuple(files), is_visible=is_visible)
 
     def with_merged(
@@ -182,16 +191,7 @@ class Checkpoint:
                 tuple(ReplacedFile(*each) for each in values["replaced"]),
                 values["visible"],
             )
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            OSError,
-            EOFError,
-            AttributeError,
-            zlib.error,
-            msgspec.MsgspecError,
-        ) as error:
+        except _DAMAGED as error:
             raise CommitError(f"checkpoint {key} is damaged: {type(error).__name__}: {error}") from None
 
 

@@ -9,6 +9,7 @@ they are of a committed epoch that does not list them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -91,12 +92,13 @@ def sink_files(
     objects = list(store.objects(layout.root))
     commits = read_commits(store, layout, executor)
     checkpoint = commits.checkpoint
-    found: dict[tuple[str, int | None], CommittedEpoch] = {}
+    by_epoch: dict[tuple[str, int | None], list[FoldedFile]] = defaultdict(list)
     for file in checkpoint.files:
-        query, batch = _epoch_of(layout, layout.root + file.path) or ("", None)
-        known = found.get((query, batch)) or CommittedEpoch(query, batch, file.committed, ())
-        files = (*known.files, file)
-        found[query, batch] = replace(known, committed=max(known.committed, file.committed), files=files)
+        by_epoch[_epoch_of(layout, layout.root + file.path) or ("", None)].append(file)
+    found = {
+        epoch: CommittedEpoch(*epoch, max(each.committed for each in files), tuple(files))
+        for epoch, files in by_epoch.items()
+    }
     for (query, batch), manifest in commits.manifests.items():
         committed = commits.objects[query, batch].modified
         folded = tuple(FoldedFile(each.path, each.rows, each.size, committed) for each in manifest.files)
@@ -109,13 +111,13 @@ def sink_files(
         epoch = _epoch_of(layout, each.key)
         if epoch is None or each.key in listed or each.key.startswith(inner_roots):
             continue
-        query, batch = epoch
+        owner, number = epoch
         if each.key in stay:
             replaced.append(each)
-        elif epoch not in found and (batch is None or not checkpoint.has(query, batch)):
+        elif epoch not in found and (number is None or not checkpoint.has(owner, number)):
             uncommitted.append(each)
-        elif batch is not None:
-            known = found.get(epoch) or CommittedEpoch(query, batch, each.modified, ())
+        elif number is not None:
+            known = found.get(epoch) or CommittedEpoch(owner, number, each.modified, ())
             found[epoch] = replace(known, orphans=(*known.orphans, layout.relative(each.key)))
     return SinkFiles([found[key] for key in sorted(found, key=_order)], replaced, uncommitted)
 
@@ -134,7 +136,7 @@ def expire(
 
     Raises:
         ServiceError: the store refuses a call; what is left is removed by the next call.
-        CommitError: another process puts one checkpoint after the other.
+        CommitError: another process has merged some of the files, or puts one checkpoint after the other.
     """
     paths = {file.path for epoch in epochs for file in epoch.files}
     for epoch in epochs:
@@ -154,6 +156,8 @@ def _put_without(store: Store, layout: Layout, paths: set[str]) -> None:
     """Puts a checkpoint without files. What has read the manifests before can then put none."""
     for _ in range(_ATTEMPTS):
         before = newest_checkpoint(store, layout)
+        if any(each.since and each.path in paths for each in before.replaced):
+            raise CommitError(f"{layout.path}: files were merged meanwhile: try again", retryable=True)
         after = replace(before.without(paths), number=before.number + 1)
         if put_checkpoint(store, layout, after):
             return
