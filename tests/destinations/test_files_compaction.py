@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet
 import pytest
-from fake_s3 import Inline
+from fake_s3 import Crash, Inline
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import (
@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sluice.destinations.files import FilesDestination
+from sluice.destinations.files import FilesDestination, symlinks
 from sluice.destinations.files.checkpoint import Checkpoint, FoldedEpochs, FoldedFile
 from sluice.destinations.files.commits import find_epoch, put_checkpoint
 from sluice.destinations.files.committed_files import list_committed
@@ -512,3 +512,27 @@ def test_what_expires_while_it_is_folded_stays_expired(tmp_path: Path) -> None:
 
     assert sink.ids() == [2, 3]
     assert all((tmp_path / path).exists() for path in sink.committed())
+
+
+@pytest.mark.parametrize("target", [None, 10**6])
+def test_a_compaction_that_dies_hides_no_batch_from_readers_of_symlinks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: int | None
+) -> None:
+    """A batch is committed while the lists are made anew, and is not in the last one that was put."""
+    sink, put = Sink(tmp_path, publish="symlink"), symlinks._put
+    sink.write_each(0, 1, 2)
+
+    def late(store: LocalStore, key: str, urls: Any) -> None:
+        monkeypatch.setattr(symlinks, "_put", put)
+        sink.write_each(3)
+        put(store, key, urls)
+        raise Crash
+
+    monkeypatch.setattr(symlinks, "_put", late)
+    with contextlib.suppress(Crash):
+        sink.maintain(target)
+    monkeypatch.setattr(symlinks, "_put", put)
+    sink.write_each(4)
+
+    lines = (tmp_path / "_symlink_format_manifest" / "manifest").read_text().split()
+    assert sorted(lines) == sorted(f"file://{tmp_path}/{path}" for path in sink.committed())

@@ -18,7 +18,7 @@ import pytest
 from fake_s3 import BACKOFF, Crash, refusal, retrier
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 from worlds import EACH_STORE, EACH_WAY, World, Worlds, no_fault, nothing
 
 from sluice.destinations.files import FilesDestination
@@ -26,6 +26,7 @@ from sluice.errors import CommitError, ServiceError
 from sluice.sink import Epoch, Origin
 from sluice.sink.committing.epoch_commit import EpochCommit
 
+STRINGS = StructType([StructField("id", LongType()), StructField("part", StringType())])
 SCHEMA = StructType([StructField("id", LongType()), StructField("part", LongType())])
 PARTITIONS = 2
 BATCHES = 4
@@ -369,3 +370,18 @@ def test_what_is_committed_survives_a_loss_of_power(
     assert spark.logged == BATCHES
     assert world.by_manifests() == world.by_listing() == Counter(sent(BATCHES))
     assert world.by_symlinks() == Counter(sent(BATCHES) if publish == "symlink" else [])
+
+
+@EACH_STORE
+def test_symlink_manifests_of_any_value(worlds: Worlds, store: str) -> None:
+    """A line ends where Hive ends it: not at characters that only Python takes for the end of a line."""
+    world = worlds.new(store)
+    destination = world.destination(partition_by=("part",), publish="symlink")
+    parts = ["two words", "\x85", "a\u2028b", "\r\n", None]
+    rows = pa.RecordBatch.from_pydict({"id": range(5), "part": parts})
+    for batch in range(2):
+        writer = destination.create_writer(STRINGS, Origin("s3", QUERY, "run", batch, 0, batch))
+        writer.write(rows)
+        EpochCommit(destination, Epoch(QUERY, "run", batch), backoff=BACKOFF).commit(writer.prepare_commit())
+        writer.close()
+        assert world.by_symlinks() == Counter([*range(5)] * (batch + 1))

@@ -91,7 +91,7 @@ class World:
         """The rows that Hive finds; each file that it is told of is there."""
         files = self.files()
         lists = [body for path, body in files.items() if path.startswith("_symlink_format_manifest/")]
-        lines = [line for body in lists for line in body.decode().splitlines()]
+        lines = [line for body in lists for line in body.decode().split("\n")[:-1]]
         return self._rows(files, (line.removeprefix(self.layout.url("")) for line in lines))
 
     def by_listing(self) -> Counter[int]:

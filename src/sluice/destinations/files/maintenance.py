@@ -121,8 +121,6 @@ class Maintenance:
             after = replace(after, number=before.number + 1)
             if not put_checkpoint(self._store, self._layout, after):
                 return None  # the next attempt removes the merged files, unless the checkpoint was this one
-            if any(self._store.keys(self._layout.symlinks)):
-                make_symlinks(self._store, self._layout, self._executor)
             self._delete(commits.objects[each].key for each in folded)
             self._remove_unfinished(after)
         merged = sum(len(files) for files, _ in made)
@@ -175,7 +173,7 @@ class Maintenance:
         return FoldedFile(self._layout.relative(key), staged.rows, staged.size, committed)
 
     def _remove_unfinished(self, checkpoint: Checkpoint) -> None:
-        """Removes merged files that no checkpoint lists, or will ever list."""
+        """Makes symlink manifests anew, and removes merged files that no checkpoint will ever list."""
         known = checkpoint.paths()
         lists = [
             each
@@ -192,6 +190,8 @@ class Maintenance:
         unknown = [key for key in merged if self._layout.relative(key) not in known]
         since = (self._now() - _SLOWEST_MERGE) * 1e6
         over = [each.key for each in lists if each.modified < since or self._run in each.key]
+        if over and any(self._store.keys(self._layout.symlinks)):
+            make_symlinks(self._store, self._layout, self._executor)  # before: see `add_to_symlinks`
         self._delete([*unknown, *over])
 
     # --- deleting -------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Tables with Hive's ``SymlinkTextInputFormat`` read them, in Athena, Glue and Trino. A list is replaced in
 one step. An epoch adds its files to the lists of its partitions. The first epoch of each run makes all lists
 anew from what is committed, and so do a removal and a compaction of files: what the lists lack for any reason
-is there then.
+is there then. While a compaction is under way, or was killed within the last hour, each epoch does so.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ def add_to_symlinks(
         return
     before = list(store.keys(layout.checkpoints))
     for key, urls in _by_partition(layout, manifest.files).items():
-        found = (store.read(key) or b"").decode().splitlines()
-        _put(store, key, dict.fromkeys([*found, *urls]))
-    if list(store.keys(layout.checkpoints)) != before:  # the lists were made anew meanwhile, and now are old
+        _put(store, key, dict.fromkeys([*_get(store, key), *urls]))
+    after = list(store.keys(layout.checkpoints))
+    # The lists were made anew meanwhile, and now are old; or they are about to be made, maybe from what was
+    # committed before this epoch, by a process that may die before it finds out.
+    if after != before or any(layout.compaction_number(key) for key in after):
         make_symlinks(store, layout, executor)
 
 
@@ -67,8 +69,7 @@ def make_symlinks(store: Store, layout: Layout, executor: Callable[[int], Execut
 
 def symlinked_urls(store: Store, layout: Layout) -> set[str]:
     """The URLs in all lists."""
-    bodies = [store.read(key) or b"" for key in store.keys(layout.symlinks)]
-    return {url for body in bodies for url in body.decode().splitlines()}
+    return {url for key in list(store.keys(layout.symlinks)) for url in _get(store, key)}
 
 
 def _by_partition(layout: Layout, files: Iterable[ManifestFile]) -> Mapping[str, list[str]]:
@@ -78,6 +79,11 @@ def _by_partition(layout: Layout, files: Iterable[ManifestFile]) -> Mapping[str,
         directory = file.path[: file.path.rfind("/") + 1]
         found[layout.symlink(directory)].append(layout.url(file.path))
     return found
+
+
+def _get(store: Store, key: str) -> list[str]:
+    """The URLs in a list; a value of a partition column may have other ends of a line than its own."""
+    return (store.read(key) or b"").decode().split("\n")[:-1]
 
 
 def _put(store: Store, key: str, urls: Iterable[str]) -> None:
