@@ -38,7 +38,7 @@ class S3(Target):
 
     def prepare(self) -> dict[str, str]:
         self.lake = Lake(self.endpoint)
-        return self.lake.options(partitionBy="part")
+        return self.lake.options(partitionBy="part", publish="symlink")
 
     def read(self) -> Iterable[Row]:
         for key in self.lake.files():
@@ -53,16 +53,17 @@ class S3(Target):
         return expected(number) | ({"part": part} if part else {})
 
     def check(self) -> list[str]:
-        """Leftovers, other readers, a file in parts, and `sluice files`."""
-        problems = []
+        """Leftovers, other readers, a file in parts, files that are visible, and `sluice files`."""
+        problems = self._leftovers() + self._with_duckdb() + self._with_spark()
+        return problems + self._compact() + self._leftovers() + self._expire()
+
+    def _leftovers(self) -> list[str]:
         try:
             self.lake.check_nothing_else()
         except AssertionError as error:
             others = set(self.lake.listed()) - set(self.lake.files())
-            problems.append(
-                f"leftovers: uploads {self.lake.uploads()}, {len(others)} other keys; {error}"[:400]
-            )
-        return problems + self._with_duckdb() + self._with_spark() + self._expire()
+            return [f"leftovers: uploads {self.lake.uploads()}, {len(others)} other keys; {error}"[:400]]
+        return []
 
     def _with_duckdb(self) -> list[str]:
         files = []
@@ -88,11 +89,30 @@ class S3(Target):
                 spark.range(_LARGE_ROWS).coalesce(1).selectExpr("repeat(lpad(id, 16, ' '), 65536) AS text")
             )
             large.write.format("async-sink").mode("append").options(**options).save()
+            options = self.lake.options(path=f"{self.lake.path}-visible", publish="visible")
+            spark.range(ROWS).write.format("async-sink").mode("append").options(**options).save()
+        shown = [key for key in self.lake.listed() if "-visible/" in key and "/_sluice/" not in key]
+        tables = [pq.read_table(pa.BufferReader(self.lake.get(key))) for key in shown]
+        if sorted(row for table in tables for row in table["id"].to_pylist()) != list(range(ROWS)):
+            problems.append(f"a listing shows {sum(table.num_rows for table in tables)} visible rows")
         [key] = [each for each in self.lake.listed() if each.endswith(".parquet") and "-large/" in each]
         tag = self.lake.client.head_object(Bucket=self.lake.bucket, Key=key)["ETag"]
         if pq.read_table(pa.BufferReader(self.lake.get(key))).num_rows != _LARGE_ROWS or '-8"' not in tag:
             problems.append(f"a file of 8 parts has the tag {tag}")
         return problems
+
+    def _compact(self) -> list[str]:
+        """One file a partition, with the same rows."""
+        options = ("--option", "targetFileSize=64MiB", "--option", "replacedFileRetention=0s")
+        merged = sum(self._files("compact", *options)["merged"] for _ in range(3))  # others delete
+        rows = sorted(self.read(), key=lambda row: row["id"])
+        wrong = [row for number, row in enumerate(rows) if row != self.expected(number)]
+        files, links = self.lake.files(), self.lake.symlinked()
+        if wrong or len(rows) != ROWS or len(files) != len({part or None for part in PARTS}) or not merged:
+            return [f"{merged} merged: {len(files)} files, {len(rows)} rows, {len(wrong)} wrong"]
+        if sorted(links) != sorted(files):
+            return [f"symlink manifests have {len(links)} files, and {len(files)} are committed"]
+        return []
 
     def _expire(self) -> list[str]:
         count = len(self.lake.files())
