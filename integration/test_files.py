@@ -22,18 +22,22 @@ from integration.support.directory import Directory
 from integration.support.drivers import TIMEOUT, Driver, started_drivers
 from integration.support.s3_driver import S3DriverPlan
 from integration.test_s3 import TYPES, every_type, write_stream
-from integration.test_s3_kills import ROWS, SEED, Source, committed
+from integration.test_s3_kills import EPOCH_ROWS, ROWS, SEED, Source, committed
 
 HIVE = {
     "spark.sql.catalogImplementation": "hive",
     "spark.hadoopRDD.ignoreEmptySplits": "false",  # those of symlinks say that they have no bytes
     "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:metastore;create=true",
 }
-EPOCH_ROWS = 2 * s3_process.ROWS  # of an epoch
 
 
-def more_than(place: Directory, epochs: int) -> bool:
-    return len(place.manifests()) > epochs
+def logged(directory: Path) -> int:
+    """How many epochs Spark has logged as committed."""
+    return len(list((directory / "checkpoint" / "commits").glob("[0-9]*")))
+
+
+def more_than(directory: Path, epochs: int) -> bool:
+    return logged(directory) > epochs
 
 
 def check(place: Directory, publish: str, logged: int, rows: int) -> None:
@@ -65,7 +69,7 @@ def test_killed_before_every_call(tmp_path: Path, publish: str, file_format: str
     options = place.options(fileFormat=file_format, partitionBy="part", publish=publish)
     chosen = random.Random(SEED)
     for number in range(1, kills + 2):
-        last_call = number if number <= 40 else chosen.randint(1, 120)
+        last_call = number if number <= 40 else chosen.randint(1, 80)
         batches = len(list(log.iterdir())) + 6  # more calls than the last one that is chosen
         arguments = (options, str(log), f"run-{number}", batches, last_call if number <= kills else 0)
         process = processes.Process(target=s3_process.run, args=arguments)
@@ -103,20 +107,17 @@ def test_a_killed_driver_shows_every_row_once(tmp_path: Path, kills: int) -> Non
             driver.process.stdin.write(b"go\n")
             driver.process.stdin.flush()
 
-        def logged() -> int:
-            return len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
-
         following = start()
         for _ in range(kills):
             driver, following = following, start()
             for _ in range(4):
                 source.add()
-            seen = len(place.manifests())
+            seen = logged(tmp_path)
             go(driver)
-            driver.wait_until(partial(more_than, place, seen), "an epoch is committed")
+            driver.wait_until(partial(more_than, tmp_path, seen), "an epoch is committed")
             time.sleep(chosen.uniform(0.0, 0.6))
             driver.kill()
-            check(place, "visible", logged(), ROWS)
+            check(place, "visible", logged(tmp_path), ROWS)
         source.add()
         go(following)
         following.wait_for("done")

@@ -25,26 +25,26 @@ class Committed:
 
 def read_committed(lake: Lake) -> Committed:
     """Everything below the path of the lake."""
-    root = lake.path.removeprefix(f"s3://{lake.bucket}/")
-    manifests = sorted(lake.manifests(), key=lambda manifest: manifest["batch"])
     batches: dict[int, list[str]] = {}
-    for manifest in manifests:
-        # A second manifest of a batch doubles its rows, or lists files that are gone: both are found.
-        batches.setdefault(manifest["batch"], []).extend(
-            f"{root}/{each['path']}" for each in manifest["files"]
-        )
+    queries = set()
+    for key in sorted(lake.files(), key=_batch_of):
+        # Files of a second manifest of a batch double its rows, or are gone: both are found.
+        batches.setdefault(_batch_of(key), []).append(key)
+        queries.add(key.rpartition("/")[2].split("_")[1])
     problems = []
     listed = {key for keys in batches.values() for key in keys}
-    if listed != set(lake.files()):
-        problems.append("committed_files lists other files than the manifests have")
-    queries = {manifest["query"] for manifest in manifests}
     if len(queries) > 1:
-        problems.append(f"manifests of {len(queries)} queries, from one checkpoint")
+        problems.append(f"files of {len(queries)} queries, from one checkpoint")
     there = {key for key in lake.listed() if "/_sluice/" not in key}
     if missing := listed - there:
         problems.append(f"{len(missing)} committed files are not there")
     there_by_batch = {batch: [key for key in keys if key in there] for batch, keys in batches.items()}
     return Committed(_rows(lake, there_by_batch), problems)
+
+
+def _batch_of(key: str) -> int:
+    """Of a data file, by its name: it is in a manifest, or in a checkpoint."""
+    return int(key.rpartition("/")[2].split("_")[2])
 
 
 def _rows(lake: Lake, batches: dict[int, list[str]]) -> Iterator[tuple[int, Iterable[Sequence[Row]]]]:

@@ -42,7 +42,8 @@ class Directory:
     def check_nothing_else(self) -> None:
         """There are files that manifests list, the manifests, and nothing under way."""
         listed = self.listed()
-        assert {path for path in listed if not path.startswith("_")} == set(self.files())
+        others = {path for path in listed if not path.startswith("_")} ^ set(self.files())
+        assert not others, others
         # A killed process may leave what it was writing in one go.
         assert [path for path in listed if "/pending/" in path or path.endswith(".staged")] == []
 
@@ -65,7 +66,8 @@ class Directory:
     def by_symlinks(self) -> Counter[int]:
         """Rows as readers of symlink manifests find them; each file is there."""
         lists = self.root.glob("_symlink_format_manifest/**/manifest")
-        lines = [line.removeprefix("file://") for path in lists for line in path.read_text().splitlines()]
+        listed = [line for path in lists for line in path.read_bytes().decode().split("\n")[:-1]]
+        lines = [line.removeprefix("file://") for line in listed]
         if not lines:
             return Counter()
         function = "read_parquet" if lines[0].endswith(".parquet") else "read_json"

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import pytest
 
 _SECONDS = {
+    "test_compaction_kills.py::test_a_killed_driver_that_compacts[manifest-parquet-10]": 10,
+    "test_compaction_kills.py::test_killed_before_every_call[manifest-parquet-15]": 10,
     "test_data_loss.py::test_a_logged_batch_is_never_cut_short[recreate-"
     "stream {} was deleted and created again]": 20,
     "test_data_loss.py::test_a_logged_batch_is_never_cut_short[vanish-{}/shardId-]": 20,

@@ -69,6 +69,12 @@ class Lake:
         assert all(url.startswith(start) for url in urls)
         return [url.removeprefix(start) for url in urls]
 
+    def symlinked(self) -> list[str]:
+        """What symlink manifests list, as keys."""
+        lists = [self.get(key) for key in self.listed() if "/_symlink_format_manifest/" in key]
+        lines = [line for each in lists for line in each.decode().split("\n")[:-1]]
+        return [line.removeprefix(f"s3://{self.bucket}/") for line in lines]
+
     def read(self, spark: SparkSession, directory: Path, schema: str) -> DataFrame:
         """The committed rows, as Spark reads the files that the helper lists.
 
@@ -88,8 +94,9 @@ class Lake:
 
     def check_nothing_else(self) -> None:
         """Below the path there are files that manifests list, the manifests, and nothing under way."""
-        data = {key for key in self.listed() if "/_sluice/" not in key}
-        assert data == set(self.files())
+        data = {key for key in self.listed() if "/_s" not in key}  # nor symlink manifests
+        others = data ^ set(self.files())
+        assert not others, others
         assert [key for key in self.listed() if "/pending/" in key] == []
         assert self.uploads() == []
 
