@@ -86,6 +86,11 @@ class Sink:
     def committed(self) -> list[str]:
         return [path.removeprefix(f"{self.root}/") for path in list_committed(str(self.root), "s3", {})]
 
+    def linked(self) -> list[str]:
+        """The files in the symlink manifest, without partitions."""
+        lines = (self.root / "_symlink_format_manifest" / "manifest").read_text().split()
+        return [line.removeprefix(f"file://{self.root}/") for line in lines]
+
     def ids(self) -> list[int]:
         paths = [f"{self.root}/{path}" for path in self.committed()]
         return sorted(ds.dataset(paths, format="parquet").to_table()["id"].to_pylist()) if paths else []
@@ -534,5 +539,11 @@ def test_a_compaction_that_dies_hides_no_batch_from_readers_of_symlinks(
     monkeypatch.setattr(symlinks, "_put", put)
     sink.write_each(4)
 
-    lines = (tmp_path / "_symlink_format_manifest" / "manifest").read_text().split()
-    assert sorted(lines) == sorted(f"file://{tmp_path}/{path}" for path in sink.committed())
+    assert sorted(sink.linked()) == sorted(sink.committed())
+
+
+def test_readers_of_symlinks_get_the_merged_files(tmp_path: Path) -> None:
+    sink = Sink(tmp_path, publish="symlink")
+    sink.write_each(0, 1, 2)
+    assert sink.maintain().merged == 2
+    assert sorted(sink.linked()) == sorted(sink.committed())
