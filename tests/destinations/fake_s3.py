@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import quote_plus
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,6 +95,7 @@ class FakeS3:
     conditional: str = "yes"  # what it does with If-None-Match; or ``ignored``, or the code that it answers
     sdk_checksum: str | None = "CRC32"  # that the SDK adds to a part by itself, from 1.36 on
     lists_by_prefix: bool = True  # uploads; some stores answer with none
+    encodes_keys: bool = True  # those of uploads; SeaweedFS says so, and does not
     idempotent: bool = False  # a second completion succeeds, as in S3 for some minutes
     delay: int = 3
     changed: Callable[[], None] = lambda: None  # called when a call has taken effect
@@ -225,14 +227,14 @@ class FakeS3:
         # Without an id, uploads of the key itself are not listed.
         found = [each for each in found if (each > (key, upload) if upload else each[0] > key)]
         found = [each for each in found if each[0].startswith(prefix)]
-        page = found[:PAGE]
+        page = [(quote_plus(key, "/") if self.encodes_keys else key, name) for key, name in found[:PAGE]]
         answer: dict[str, Any] = {
-            "Uploads": [{"Key": key.replace("%", "%25"), "UploadId": upload} for key, upload in page],
+            "Uploads": [{"Key": key, "UploadId": upload} for key, upload in page],
             "IsTruncated": len(found) > PAGE,
             "EncodingType": "url",
         }
         if len(found) > PAGE:
-            answer |= {"NextKeyMarker": page[-1][0].replace("%", "%25"), "NextUploadIdMarker": page[-1][1]}
+            answer |= {"NextKeyMarker": page[-1][0], "NextUploadIdMarker": page[-1][1]}
         return answer
 
     def _upload(self, key: str, upload: str) -> FakeUpload:

@@ -498,3 +498,12 @@ def test_a_manifest_that_cannot_be_read_is_an_error(text: bytes) -> None:
     s3.objects["events/_sluice/q/00000000000000000000.json"] = text
     with pytest.raises(CommitError, match="manifest events/_sluice/q/"):
         committed_keys(s3)
+
+
+@pytest.mark.parametrize("encodes_keys", [True, False])
+def test_keys_of_uploads_are_those_that_were_begun(*, encodes_keys: bool) -> None:
+    made = bucket(FakeS3(encodes_keys=encodes_keys))
+    begun = [
+        (key, made.create_upload(key, "text/plain")) for key in ("events/p=a+b%2F ü/x", "events/p=a b/y")
+    ]
+    assert sorted(made.uploads("events/")) == sorted(begun)

@@ -161,13 +161,13 @@ class Bucket:
         page: dict[str, Any] = {}
         while True:
             answer = self._call("ListMultipartUploads", target, EncodingType="url", **prefix, **page)
-            encoded = answer.get("EncodingType") == "url"
+            is_encoded = answer.get("EncodingType") == "url"
             for each in answer.get("Uploads", ()):
-                yield (unquote_plus(each["Key"]) if encoded else each["Key"]), each["UploadId"]
+                yield _decoded(each["Key"], is_encoded=is_encoded), each["UploadId"]
             marker = answer.get("NextKeyMarker")
             if not answer["IsTruncated"] or not marker:
                 return
-            page = {"KeyMarker": unquote_plus(marker) if encoded else marker}
+            page = {"KeyMarker": _decoded(marker, is_encoded=is_encoded)}
             if answer.get("NextUploadIdMarker"):
                 page["UploadIdMarker"] = answer["NextUploadIdMarker"]
 
@@ -371,3 +371,11 @@ class Bucket:
         if hint := hint_for(translated.code):
             translated.args = (f"{translated} ({hint})",)
         return translated
+
+
+def _decoded(key: str, *, is_encoded: bool) -> str:
+    """A key in an answer that is said to be encoded. SeaweedFS says so of keys as they are.
+
+    Encoded keys have no "=", which each key with a partition has.
+    """
+    return unquote_plus(key) if is_encoded and "=" not in key else key
