@@ -14,7 +14,7 @@ import msgspec
 
 from sluice.aws.wire.mended_text import mended_json
 
-__all__ = ["IMAGE_FORMATS", "as_sent", "plain"]
+__all__ = ["IMAGE_FORMATS", "as_sent", "plain", "plain_item", "plain_value"]
 
 _JSON_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
@@ -34,16 +34,20 @@ def plain(item: msgspec.Raw) -> str | None:
     Numbers keep all their digits, up to 38; sets are arrays, in the service's order; binary is base64.
     """
     text = as_sent(item)
-    if text is None:
-        return None
-    return _encoder.encode({name: _plain(value) for name, value in _decoder.decode(text).items()}).decode()
+    return None if text is None else plain_item(_decoder.decode(text))
+
+
+def plain_item(item: Mapping[str, Any]) -> str:
+    """As `plain`, of an item that is decoded."""
+    return _encoder.encode({name: plain_value(value) for name, value in item.items()}).decode()
 
 
 IMAGE_FORMATS: Final = {"json": plain, "dynamodb-json": as_sent}
 """Option ``imageFormat`` to what makes a column's text of an item."""
 
 
-def _plain(attribute: Any) -> Any:
+def plain_value(attribute: Any) -> Any:
+    """The value of an attribute, for `msgspec.json` to encode."""
     if not isinstance(attribute, Mapping) or len(attribute) != 1:
         return attribute
     ((kind, value),) = attribute.items()
@@ -72,6 +76,6 @@ _VALUES: Final[Mapping[str, tuple[type, Callable[[Any], Any]]]] = {
     "N": (str, _number),
     "NS": (list, lambda numbers: [_number(each) for each in numbers]),
     "NULL": (object, lambda _: None),
-    "M": (dict, lambda values: {name: _plain(inner) for name, inner in values.items()}),
-    "L": (list, lambda values: [_plain(inner) for inner in values]),
+    "M": (dict, lambda values: {name: plain_value(inner) for name, inner in values.items()}),
+    "L": (list, lambda values: [plain_value(inner) for inner in values]),
 }

@@ -1,0 +1,145 @@
+"""Functions of single values as functions of Spark's columns.
+
+PySpark 4.0 has no Arrow functions without pandas, so there the same functions run row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from sluice.errors import OptionError, SluiceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql._typing import ColumnOrName
+
+__all__ = ["ERRORS", "BadValueError", "ColumnFunction"]
+
+ERRORS: Final = {"errors": ("fail", "null")}
+"""What happens with bad values: see `ColumnFunction.settings`."""
+
+_TEXT: Final = (pa.string(), pa.large_string())
+_BYTES: Final = (pa.binary(), pa.large_binary(), pa.null())
+
+
+class BadValueError(ValueError):
+    """A value is not what the function reads. The message says why, and holds none of the data."""
+
+
+@dataclass(frozen=True)
+class ColumnFunction:
+    """A function of a column, and the settings that it takes.
+
+    Attributes:
+        name: in SQL with ``sluice_`` before it.
+        make: the result for a value (bytes) and for all settings but `errors`. Raises BadValueError.
+        ddl: the type of its results as Spark writes it.
+        arrow: the same type of Arrow's.
+        takes_text: whether a column of strings is read as UTF-8, or refused.
+        settings: the allowed values of each setting, in the order of the parameters. The first is the default.
+    """
+
+    name: str
+    make: Callable[..., Any]
+    ddl: str
+    arrow: Any
+    takes_text: bool = False
+    settings: Mapping[str, Sequence[str]] = field(default_factory=lambda: ERRORS)
+
+    def __call__(self, col: ColumnOrName, **settings: str) -> Column:
+        """The function of a column.
+
+        Raises:
+            OptionError: a setting is not allowed.
+        """
+        for name, value in settings.items():
+            self._check(name, value)
+        return self.udf(**settings)(col)
+
+    def udf(self, **settings: str) -> Any:
+        """The function as Spark takes it. What `settings` lacks comes with each call."""
+        from pyspark.sql import functions  # noqa: PLC0415 - workers need it only here
+
+        def of_arrays(*columns: pa.Array, **named: pa.Array) -> pa.Array:
+            return self.of_arrays(*columns, **named, **settings)
+
+        def of_values(*values: Any, **named: Any) -> Any:
+            return self.of_values(*values, **named, **settings)
+
+        of_arrays.__name__ = of_values.__name__ = f"sluice_{self.name}"
+        if hasattr(functions, "arrow_udf"):
+            return functions.arrow_udf(of_arrays, self.ddl)
+        return functions.udf(of_values, self.ddl)
+
+    def of_arrays(self, *columns: Any, **named: Any) -> Any:
+        """The results for an Arrow array. Settings are arrays as well, or text."""
+        given = self._bound(columns, named)
+        values = self._bytes_of(given.pop("col"))
+        settings = []
+        for name, column in given.items():
+            for value in [column] if isinstance(column, str) else column.unique().to_pylist():
+                self._check(name, value)
+            settings.append(repeat(column) if isinstance(column, str) else column.to_pylist())
+        made = pa.array(map(self._of_value, values, *settings), self.arrow, size=len(values))
+        if isinstance(made, pa.ChunkedArray):
+            raise SluiceError(
+                f"{self.name}: the results for a batch of {len(values)} rows are larger than 2 GiB: lower "
+                "Spark's setting spark.sql.execution.arrow.maxRecordsPerBatch"
+            )
+        return made
+
+    def of_values(self, *values: Any, **named: Any) -> Any:
+        """The result for a row: a value, and settings."""
+        given = self._bound(values, named)
+        value = given.pop("col")
+        for name, setting in given.items():
+            self._check(name, setting)
+        if isinstance(value, str) and self.takes_text:
+            value = value.encode(errors="surrogatepass")
+        elif not isinstance(value, bytes | bytearray | None):
+            raise self._wrong_type(type(value).__name__)
+        return self._of_value(value if value is None else bytes(value), *given.values())
+
+    def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, `col` first and then the settings in their order."""
+        defaults = {name: allowed[0] for name, allowed in self.settings.items()}
+        names = ("col", *defaults)
+        arguments = dict(zip(names, given, strict=False)) | named
+        if len(given) > len(names) or "col" not in arguments or not arguments.keys() <= {*names}:
+            raise OptionError(f"sluice_{self.name} takes the arguments {', '.join(names)}")
+        return {"col": None, **defaults, **arguments}
+
+    def _check(self, name: str, value: Any) -> None:
+        if value not in self.settings[name]:
+            allowed = ", ".join(self.settings[name])
+            raise OptionError(f"{self.name}: {name} is {value!r}: allowed are {allowed}")
+
+    def _bytes_of(self, column: Any) -> list[bytes | None]:
+        if column.type in _TEXT and self.takes_text:
+            # Spark's strings need not be UTF-8.
+            column = column.cast(pa.binary() if column.type == pa.string() else pa.large_binary())
+        if column.type not in _BYTES:
+            raise self._wrong_type(str(column.type))
+        values: list[bytes | None] = column.to_pylist()
+        return values
+
+    def _wrong_type(self, found: str) -> SluiceError:
+        takes = "binary or string" if self.takes_text else "binary (unbase64 makes it of base64)"
+        return OptionError(f"{self.name}: the column is {found}: allowed is {takes}")
+
+    def _of_value(self, value: bytes | None, *settings: str) -> Any:
+        if value is None:
+            return None
+        names = dict(zip(self.settings, settings, strict=True))
+        errors = names.pop("errors", "fail")
+        try:
+            return self.make(value, *names.values())
+        except BadValueError as error:
+            if errors == "null":
+                return None
+            raise SluiceError(f"{self.name}: {error}; with errors 'null' such a value becomes null") from None
