@@ -25,6 +25,7 @@ class Layer(NamedTuple):
     guarded: tuple[str, ...] = ()
 
 
+HEAVY = ("sluice.destinations", "sluice.functions", "sluice.source", "sluice.spark")
 SHIMS = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 BASE = (
     "sluice.__version__",
@@ -191,6 +192,18 @@ LAYERS = (
         ),
         SPARK,
     ),
+    # In Spark's workers.
+    Layer(
+        ("sluice.functions",),
+        (
+            "sluice.aws.wire.mended_text",
+            "sluice.dynamodb_streams.images",
+            "sluice.errors",
+            "sluice.functions",
+            "sluice.spark",
+        ),
+        SPARK,
+    ),
     # In the application's process; only the listener needs Spark.
     Layer(("sluice.metrics.listener",), (*BASE, "sluice.metrics"), SPARK),
     Layer(("sluice.metrics.cloudwatch",), (*BASE, "sluice.aws", "sluice.metrics"), SDK),
@@ -216,7 +229,7 @@ LAYERS = (
     Layer(SHIMS, ("sluice.spark",), SPARK),
     Layer(
         ("sluice",),
-        ("sluice.destinations", "sluice.environment", "sluice.errors", "sluice.source", "sluice.spark"),
+        (*HEAVY, "sluice.environment", "sluice.errors"),
         SPARK,
     ),
 )
@@ -277,7 +290,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
         found += [
             f"{line}: {name} at the top"
             for line, name in imports(top, module, is_package=is_package)
-            if under(name, ("sluice.destinations", "sluice.source", "sluice.spark", *GUARDED))
+            if under(name, (*HEAVY, *GUARDED))
         ]
     return found
 

@@ -90,7 +90,9 @@ def data_source(source: type[Source] | str, *, name: str | None = None) -> type[
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the formats with a session, in case Spark has not found them itself.
+    """Registers the formats with a session, in case Spark has not found them itself, and functions for SQL.
+
+    The functions are those of `sluice.functions`, as ``sluice_decompress`` and so on.
 
     A thread that your program has started calls it before it writes: Spark does not find the format of a
     write there otherwise.
@@ -102,10 +104,12 @@ def register(spark: SparkSession) -> None:
             setting that helps. With Spark Connect this is not checked: its server runs them.
         SparkVersionError: there is no PySpark here, or one before 4.0.
     """
-    from sluice.spark.dropped_rows import listen_if_possible  # noqa: PLC0415 - imports Spark
+    from sluice.functions import register_functions  # noqa: PLC0415 - imports Spark
+    from sluice.spark.dropped_rows import listen_if_possible  # noqa: PLC0415
     from sluice.spark.registration import register_formats  # noqa: PLC0415
 
     register_formats(spark)
+    register_functions(spark)
     listen_if_possible(spark)
 
 

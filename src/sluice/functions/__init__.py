@@ -56,7 +56,9 @@ _schema_registry_header: Final = ColumnFunction(
     settings={},
 )
 _dynamodb_json: Final = ColumnFunction("dynamodb_json", plain_json, "string", _TEXT, takes_text=True)
-_to_dynamodb_json: Final = ColumnFunction("to_dynamodb_json", attribute_json, "string", _TEXT, takes_text=True)
+_to_dynamodb_json: Final = ColumnFunction(
+    "to_dynamodb_json", attribute_json, "string", _TEXT, takes_text=True
+)
 
 
 def decompress(col: ColumnOrName, codec: str = "auto", errors: str = "fail") -> Column:
@@ -67,8 +69,8 @@ def decompress(col: ColumnOrName, codec: str = "auto", errors: str = "fail") -> 
         codec: ``gzip``, ``zlib``, ``zstd`` (one or more frames), ``lz4`` (frames), ``snappy`` (framed or
             raw), ``brotli``; or ``auto``: by the first bytes. What begins like none of them is not changed:
             ``auto`` does not know brotli and raw Snappy, and leaves data alone that only looks like zlib.
-        errors: ``fail``, or ``null`` for null where a value is damaged, truncated, of another codec, or larger
-            than 1 GiB when it is decompressed.
+        errors: ``fail``, or ``null`` for null where a value is damaged, truncated, of another codec, or comes
+            to more than 1 GiB.
 
     Raises:
         OptionError: `codec` or `errors` is not one of these.
@@ -100,7 +102,7 @@ def schema_registry_header(col: ColumnOrName) -> Column:
         col: a binary column.
 
     Returns:
-        A column of ``struct<registry, schemaId, payload>``: ``glue`` with a UUID, ``confluent`` with a number,
+        A column of ``struct<registry, schemaId, payload>``: ``glue`` and a UUID, ``confluent`` and a number,
         or nulls if there is no header. The payload is decompressed; without a header it is all of the value.
     """
     return _schema_registry_header(col)

@@ -79,11 +79,8 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-_decode: Final = json.JSONDecoder(
-    parse_float=_Number,  # type: ignore[arg-type] - the documentation allows any callable
-    parse_int=_Number,  # type: ignore[arg-type]
-    parse_constant=_refuse,
-).decode
+_digits: Final[Any] = _Number  # which typeshed expects to be a float
+_decode: Final = json.JSONDecoder(parse_float=_digits, parse_int=_digits, parse_constant=_refuse).decode
 
 
 def _attribute(value: Any) -> dict[str, Any]:

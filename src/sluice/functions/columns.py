@@ -41,7 +41,7 @@ class ColumnFunction:
         ddl: the type of its results as Spark writes it.
         arrow: the same type of Arrow's.
         takes_text: whether a column of strings is read as UTF-8, or refused.
-        settings: the allowed values of each setting, in the order of the parameters. The first is the default.
+        settings: the allowed values of each setting, in the order of the parameters; the default is first.
     """
 
     name: str
@@ -59,7 +59,8 @@ class ColumnFunction:
         """
         for name, value in settings.items():
             self._check(name, value)
-        return self.udf(**settings)(col)
+        column: Column = self.udf(**settings)(col)
+        return column
 
     def udf(self, **settings: str) -> Any:
         """The function as Spark takes it. What `settings` lacks comes with each call."""
@@ -109,7 +110,7 @@ class ColumnFunction:
         """The arguments by name, `col` first and then the settings in their order."""
         defaults = {name: allowed[0] for name, allowed in self.settings.items()}
         names = ("col", *defaults)
-        arguments = dict(zip(names, given, strict=False)) | named
+        arguments = {**dict(zip(names, given, strict=False)), **named}
         if len(given) > len(names) or "col" not in arguments or not arguments.keys() <= {*names}:
             raise OptionError(f"sluice_{self.name} takes the arguments {', '.join(names)}")
         return {"col": None, **defaults, **arguments}

@@ -101,11 +101,9 @@ def split_header(data: bytes) -> Header:
         if schema_id >= 0:
             return Header("confluent", str(schema_id), data[_CONFLUENT_LENGTH:])
     if data.startswith(_GLUE) and len(data) >= _GLUE_LENGTH and data[1] in _GLUE_CODECS:
-        codec, payload = _GLUE_CODECS[data[1]], data[_GLUE_LENGTH:]
+        codec, uuid, payload = _GLUE_CODECS[data[1]], UUID(bytes=data[2:_GLUE_LENGTH]), data[_GLUE_LENGTH:]
         try:
-            return Header(
-                "glue", str(UUID(bytes=data[2:_GLUE_LENGTH])), decompressed(payload, codec) if codec else payload
-            )
+            return Header("glue", str(uuid), decompressed(payload, codec) if codec else payload)
         except BadValueError:
             pass  # so it is other data that begins in the same way
     return Header(None, None, data)
