@@ -69,16 +69,23 @@ class ColumnFunction:
         def of_arrays(*columns: pa.Array, **named: pa.Array) -> pa.Array:
             return self.of_arrays(*columns, **named, **settings)
 
-        def of_values(*values: Any, **named: Any) -> Any:
-            return self.of_values(*values, **named, **settings)
+        def of_row(*values: Any, **named: Any) -> Any:
+            columns = [pa.array([value]) for value in values]
+            settings_of_row = {name: pa.array([value]) for name, value in named.items()}
+            return of_arrays(*columns, **settings_of_row)[0].as_py()
 
-        of_arrays.__name__ = of_values.__name__ = f"sluice_{self.name}"
+        of_arrays.__name__ = of_row.__name__ = f"sluice_{self.name}"
         if hasattr(functions, "arrow_udf"):
             return functions.arrow_udf(of_arrays, self.ddl)
-        return functions.udf(of_values, self.ddl)
+        return functions.udf(of_row, self.ddl)
 
     def of_arrays(self, *columns: Any, **named: Any) -> Any:
-        """The results for an Arrow array. Settings are arrays as well, or text."""
+        """The results for an Arrow array. Settings are arrays as well, or text.
+
+        Raises:
+            OptionError: the column has another type, or a setting is not allowed.
+            SluiceError: a value is bad, and `errors` is ``fail``; or the results are too large for Arrow.
+        """
         given = self._bound(columns, named)
         values = self._bytes_of(given.pop("col"))
         settings = []
@@ -93,18 +100,6 @@ class ColumnFunction:
                 "Spark's setting spark.sql.execution.arrow.maxRecordsPerBatch"
             )
         return made
-
-    def of_values(self, *values: Any, **named: Any) -> Any:
-        """The result for a row: a value, and settings."""
-        given = self._bound(values, named)
-        value = given.pop("col")
-        for name, setting in given.items():
-            self._check(name, setting)
-        if isinstance(value, str) and self.takes_text:
-            value = value.encode(errors="surrogatepass")
-        elif not isinstance(value, bytes | bytearray | None):
-            raise self._wrong_type(type(value).__name__)
-        return self._of_value(value if value is None else bytes(value), *given.values())
 
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, `col` first and then the settings in their order."""
@@ -125,13 +120,10 @@ class ColumnFunction:
             # Spark's strings need not be UTF-8.
             column = column.cast(pa.binary() if column.type == pa.string() else pa.large_binary())
         if column.type not in _BYTES:
-            raise self._wrong_type(str(column.type))
+            takes = "binary or string" if self.takes_text else "binary (unbase64 makes it of base64)"
+            raise OptionError(f"{self.name}: the column is {column.type}: allowed is {takes}")
         values: list[bytes | None] = column.to_pylist()
         return values
-
-    def _wrong_type(self, found: str) -> SluiceError:
-        takes = "binary or string" if self.takes_text else "binary (unbase64 makes it of base64)"
-        return OptionError(f"{self.name}: the column is {found}: allowed is {takes}")
 
     def _of_value(self, value: bytes | None, *settings: str) -> Any:
         if value is None:
