@@ -87,7 +87,6 @@ def test_a_two_phase_destination_refuses_the_options_of_batches() -> None:
         ("queueUrl", "sqs"),
         ("PARTITIONBY", "s3' or 'files"),
         ("header.x-a", "http"),
-        ("compression", "http' or 's3' or 'files"),
     ],
 )
 def test_an_option_of_another_destination_is_known_as_such(key: str, owner: str) -> None:

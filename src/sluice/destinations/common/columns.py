@@ -79,7 +79,7 @@ class OneColumnConverter(ElementConverter[bytes]):
             rows = data.slice(start, ROWS_AT_A_TIME)
             yield from self.entries(binary_values(self.DESTINATION, self.COLUMN, rows, start), start)
 
-    def entries(self, values: Sequence[bytes], first: int) -> Iterator[bytes]:  # noqa: ARG002
+    def entries(self, values: list[bytes], first: int) -> Iterator[bytes]:  # noqa: ARG002
         """The entries of some rows; `first` is the number of the first one in its batch."""
         return iter(values)
 

@@ -5,7 +5,7 @@ Limits: https://docs.aws.amazon.com/firehose/latest/APIReference/API_PutRecordBa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from sluice.aws.calling.connection import ConnectionConfig
@@ -13,6 +13,12 @@ from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.aws.wire.responses import outcomes_of
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.destinations.common.columns import Column, OneColumnConverter
+from sluice.destinations.common.compression import (
+    COMPRESSION,
+    NO_COMPRESSION,
+    Compression,
+    compression_of,
+)
 from sluice.destinations.common.entries import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.options import Option, OptionValues, matching
@@ -39,6 +45,12 @@ class FirehoseRowConverter(OneColumnConverter):
     data_column = COLUMN.name
     known_columns = (COLUMN.name,)
 
+    def __init__(self, compression: Compression = NO_COMPRESSION) -> None:
+        self._compression = compression
+
+    def entries(self, values: list[bytes], first: int) -> Iterator[bytes]:  # noqa: ARG002
+        return iter(self._compression.compressed(values))
+
 
 class FirehoseDestination(AwsDestination[bytes]):
     """Writes records to a delivery stream.
@@ -46,28 +58,32 @@ class FirehoseDestination(AwsDestination[bytes]):
     Args:
         connection: how to reach the service.
         delivery_stream: the name of the delivery stream.
+        compression: of the data of each row.
     """
 
-    OPTIONS: ClassVar[Sequence[Option[Any]]] = (DELIVERY_STREAM,)
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = (DELIVERY_STREAM, COMPRESSION)
     LIMITS: ClassVar[SinkLimits] = SinkLimits(
         max_batch_size=500,
         max_batch_size_in_bytes=4 * 1024 * 1024,
         max_record_size_in_bytes=1000 * 1024,
     )
 
-    def __init__(self, connection: ConnectionConfig, delivery_stream: str) -> None:
+    def __init__(
+        self, connection: ConnectionConfig, delivery_stream: str, compression: Compression = NO_COMPRESSION
+    ) -> None:
         super().__init__(BatchCall(connection, "firehose", "PutRecordBatch", delivery_stream))
         self._stream = delivery_stream
+        self._compression = compression
         self.name = f"firehose delivery stream '{delivery_stream}'"
 
     @classmethod
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> FirehoseDestination | None:
         """See `DestinationClass.from_options`."""
         stream = values.get(DELIVERY_STREAM)
-        return None if stream is None else cls(connection, stream)
+        return None if stream is None else cls(connection, stream, compression_of(values))
 
     def create_converter(self) -> FirehoseRowConverter:
-        return FirehoseRowConverter()
+        return FirehoseRowConverter(self._compression)
 
     def size_in_bytes(self, entry: bytes) -> int:
         """The size of the data, before base64.
@@ -78,6 +94,10 @@ class FirehoseDestination(AwsDestination[bytes]):
         if not isinstance(entry, BYTES):
             raise wrong_entry("firehose", "an entry", entry, "bytes")
         return len(entry)
+
+    def unpacked(self, entry: bytes) -> Sequence[bytes]:
+        """The data as it was before it was compressed."""
+        return (self._compression.restored(entry),)
 
     def send_part(self, entries: Sequence[bytes]) -> list[Refusal | None]:
         answer = self.call(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
@@ -30,7 +30,7 @@ class HttpRowConverter(OneColumnConverter):
     def __init__(self, *, lines: bool) -> None:
         self._lines = lines
 
-    def entries(self, values: Sequence[bytes], first: int) -> Iterator[bytes]:
+    def entries(self, values: list[bytes], first: int) -> Iterator[bytes]:
         return map(self._document, itertools.count(first), values)
 
     def _document(self, row: int, value: bytes) -> bytes:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias, Union
 
 import pyarrow as pa
 
+from sluice.destinations.common.compression import NO_COMPRESSION, Compression
 from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter, random_keys
 from sluice.destinations.kinesis.shard_map import Shard, ShardMap
 from sluice.kinesis.log.kpl.aggregator import Aggregator
@@ -64,9 +65,13 @@ class AggregatingConverter(KinesisRowConverter):
     Args:
         shards: gives the shards to pack for; called once for each batch.
         limit: the largest size of an aggregate in bytes.
+        compression: of the data of each row.
     """
 
-    def __init__(self, shards: Callable[[], ShardMap], limit: int) -> None:
+    def __init__(
+        self, shards: Callable[[], ShardMap], limit: int, compression: Compression = NO_COMPRESSION
+    ) -> None:
+        super().__init__(compression)
         self._shards = shards
         self._limit = limit
 

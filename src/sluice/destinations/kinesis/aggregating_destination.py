@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from sluice.destinations.common.batch_call import Refusal
+from sluice.destinations.common.compression import NO_COMPRESSION, Compression
 from sluice.destinations.common.counters import Counters
 from sluice.destinations.kinesis.aggregates import (
     Aggregate,
@@ -25,7 +26,7 @@ from sluice.destinations.kinesis.aggregates import (
     repacked,
     user_records,
 )
-from sluice.destinations.kinesis.converter import KinesisEntry
+from sluice.destinations.kinesis.converter import KinesisEntry, restored
 from sluice.destinations.kinesis.put_records import MAX_BYTES, MAX_RECORDS, PutRecords
 from sluice.destinations.kinesis.shard_map import ShardMap, ShardMapCache
 from sluice.errors import ServiceError
@@ -135,9 +136,18 @@ class AggregatingDestination(Destination[Entry]):
         put: writes to the stream.
         shards: of the stream.
         limit: the largest size of an aggregate in bytes.
+        compression: of the data of each row.
     """
 
-    def __init__(self, put: PutRecords, shards: ShardMapCache, *, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(
+        self,
+        put: PutRecords,
+        shards: ShardMapCache,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        compression: Compression = NO_COMPRESSION,
+    ) -> None:
+        self._compression = compression
         self._put = put
         self._shards = shards
         self._limit = limit
@@ -146,7 +156,7 @@ class AggregatingDestination(Destination[Entry]):
         self.name = put.name
 
     def create_converter(self) -> AggregatingConverter:
-        return AggregatingConverter(self._packing_shards, self._limit)
+        return AggregatingConverter(self._packing_shards, self._limit, self._compression)
 
     def size_in_bytes(self, entry: Entry) -> int:
         """The size of the record, as Kinesis counts it, with its partition key."""
@@ -167,8 +177,8 @@ class AggregatingDestination(Destination[Entry]):
         return entry.count if isinstance(entry, Aggregate) else 1
 
     def unpacked(self, entry: Entry) -> Sequence[KinesisEntry]:
-        """The user records in an entry."""
-        return user_records(entry)
+        """The user records in an entry, as they were before they were compressed."""
+        return [restored(record, self._compression) for record in user_records(entry)]
 
     def figures(self) -> Mapping[str, float]:
         """What was put, by the names of the Kinesis Producer Library, and what came to a wrong shard.

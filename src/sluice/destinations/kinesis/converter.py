@@ -21,9 +21,10 @@ from sluice.destinations.common.columns import (
     python_values,
     required_column,
 )
+from sluice.destinations.common.compression import NO_COMPRESSION, Compression
 from sluice.sink import ElementConverter, Origin, StructType
 
-__all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
+__all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys", "restored"]
 
 _NAME: Final = "kinesis"
 _DATA: Final = Column("data", ("binary", "string"), required=True)
@@ -53,6 +54,11 @@ class KinesisEntry(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=T
         return msgspec.structs.asdict(self)
 
 
+def restored(entry: KinesisEntry, compression: Compression) -> KinesisEntry:
+    """The record as it was before it was compressed."""
+    return msgspec.structs.replace(entry, data=compression.restored(entry.data)) if compression else entry
+
+
 class RowColumns(NamedTuple):
     """The values of some rows, by column. None stands for a missing column, or for one that is all null."""
 
@@ -66,6 +72,9 @@ class KinesisRowConverter(ElementConverter[KinesisEntry]):
 
     Rows of the source can be written without a ``select``: its other columns say where a record was read, and
     a stream makes them anew.
+
+    Args:
+        compression: of the data.
     """
 
     data_column = _DATA.name
@@ -77,6 +86,9 @@ class KinesisRowConverter(ElementConverter[KinesisEntry]):
         "streamName",
         "shardId",
     )
+
+    def __init__(self, compression: Compression = NO_COMPRESSION) -> None:
+        self._compression = compression
 
     def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
         """Checks the columns.
@@ -102,8 +114,9 @@ class KinesisRowConverter(ElementConverter[KinesisEntry]):
         keys = column_of(batch, _PARTITION_KEY.name)
         hash_keys = column_of(batch, _HASH_KEY.name)
         for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
+            values = binary_values(_NAME, _DATA, data.slice(start, ROWS_AT_A_TIME), start)
             yield RowColumns(
-                binary_values(_NAME, _DATA, data.slice(start, ROWS_AT_A_TIME), start),
+                self._compression.compressed(values),
                 None if keys is None else _partition_keys(keys.slice(start, ROWS_AT_A_TIME), start),
                 None if hash_keys is None else _hash_keys(hash_keys.slice(start, ROWS_AT_A_TIME), start),
             )

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.names.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
+from sluice.destinations.common.compression import COMPRESSION, compression_of
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.converter import KinesisRowConverter
 from sluice.destinations.kinesis.foreign_names import SINK_NAMES
@@ -43,7 +44,7 @@ AGGREGATE = Option(
 class KinesisStreamsDestination(PutRecords):
     """Writes each row as a record."""
 
-    OPTIONS: ClassVar[Sequence[Option[Any]]] = (STREAM_NAME, STREAM_ARN, AGGREGATE)
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = (STREAM_NAME, STREAM_ARN, AGGREGATE, COMPRESSION)
     FOREIGN_NAMES: ClassVar[Sequence[ForeignName]] = SINK_NAMES
     LIMITS: ClassVar[SinkLimits] = SinkLimits(
         max_batch_size=MAX_RECORDS,
@@ -65,14 +66,23 @@ class KinesisStreamsDestination(PutRecords):
             if not values.mentions(STREAM_NAME) and not values.mentions(STREAM_ARN):
                 values.reject(STREAM_NAME.key, f"or '{STREAM_ARN.key}' is required")
             return None
-        plain = cls(connection, stream_name=name, stream_arn=None if arn is None else arn.text)
+        compression = compression_of(values)
+        plain = cls(
+            connection,
+            stream_name=name,
+            stream_arn=None if arn is None else arn.text,
+            compression=compression,
+        )
         if not values.get(AGGREGATE):
             return plain
         # The record of an aggregate is one byte larger: it has the partition key "a".
         limits = filter(None, (values.get(MAX_RECORD_SIZE_IN_BYTES), values.get(MAX_BATCH_SIZE_IN_BYTES)))
         return AggregatingDestination(
-            plain, plain.shards, limit=min([DEFAULT_LIMIT, *(each - 1 for each in limits)])
+            plain,
+            plain.shards,
+            limit=min([DEFAULT_LIMIT, *(each - 1 for each in limits)]),
+            compression=compression,
         )
 
     def create_converter(self) -> KinesisRowConverter:
-        return KinesisRowConverter()
+        return KinesisRowConverter(self.compression)

@@ -15,9 +15,10 @@ from sluice.aws.names.arns import StreamArn
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.aws.wire.responses import outcomes_of
 from sluice.destinations.common.batch_call import BatchCall, Refusal
+from sluice.destinations.common.compression import NO_COMPRESSION, Compression
 from sluice.destinations.common.entries import BYTES, utf8_length, wrong_entry
 from sluice.destinations.common.parted_requests import AwsDestination
-from sluice.destinations.kinesis.converter import KinesisEntry
+from sluice.destinations.kinesis.converter import KinesisEntry, restored
 from sluice.destinations.kinesis.shard_map import ShardMapCache, shard_map_cache
 from sluice.sink import SubmitResult
 
@@ -38,11 +39,18 @@ class PutRecords(AwsDestination[KinesisEntry]):
         connection: how to reach the service. Without a region, that of the ARN is used.
         stream_name: the name of the stream.
         stream_arn: the ARN of the stream.
+        compression: of the data of each row.
     """
 
     def __init__(
-        self, connection: ConnectionConfig, *, stream_name: str | None = None, stream_arn: str | None = None
+        self,
+        connection: ConnectionConfig,
+        *,
+        stream_name: str | None = None,
+        stream_arn: str | None = None,
+        compression: Compression = NO_COMPRESSION,
     ) -> None:
+        self.compression = compression
         arn = StreamArn.parse(stream_arn) if stream_arn else None
         if arn is not None and connection.region is None:
             connection = replace(connection, region=arn.region)
@@ -80,6 +88,10 @@ class PutRecords(AwsDestination[KinesisEntry]):
         if not isinstance(key, str):
             raise wrong_entry("kinesis", "an entry with a partition key", key, "str")
         return len(data) + utf8_length(key)
+
+    def unpacked(self, entry: KinesisEntry) -> Sequence[KinesisEntry]:
+        """The record as it was before it was compressed."""
+        return (restored(entry, self.compression),)
 
     def send_part(self, entries: Sequence[KinesisEntry]) -> list[Refusal | str | None]:
         """Calls ``PutRecords`` once. For an accepted record it returns its shard."""

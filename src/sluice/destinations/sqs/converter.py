@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide/sqs-m
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator, Mapping
 from itertools import repeat
@@ -22,6 +23,7 @@ from sluice.destinations.common.columns import (
     python_values,
     required_column,
 )
+from sluice.destinations.common.compression import NO_COMPRESSION, Compression
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.sink import ElementConverter, Origin, StructType
 
@@ -63,14 +65,18 @@ class SqsRowConverter(ElementConverter[SqsMessage]):
 
     Args:
         fifo: whether the queue is a FIFO queue.
+        compression: of the bodies, which are base64 then.
     """
 
     data_column = _BODY.name
     data_form = "text"
     known_columns = tuple(column.name for column in _COLUMNS)
 
-    def __init__(self, *, fifo: bool) -> None:
+    def __init__(self, *, fifo: bool, compression: Compression = NO_COMPRESSION) -> None:
         self._fifo = fifo
+        self._compression = compression
+        if compression:
+            self.data_form = "bytes"
 
     def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
         """Checks the columns.
@@ -105,12 +111,18 @@ class SqsRowConverter(ElementConverter[SqsMessage]):
             for row, (body, group, deduplication, delay, attributes) in enumerate(
                 zip(*values, strict=True), start
             ):
-                text = _text(row, body)
+                text = _text(row, body) if not self._compression else self._packed(row, body)
                 self._check_ids(row, group, deduplication)
                 if delay is not None and not 0 <= delay <= _MAX_DELAY:
                     raise _invalid(row, f"column 'delaySeconds' is not from 0 to {_MAX_DELAY}")
                 pairs = _attributes(row, attributes) if attributes else None
                 yield SqsMessage(text, group, deduplication, delay, pairs)
+
+    def _packed(self, row: int, body: Any) -> str:
+        if body is None:
+            raise _invalid(row, "column 'body' is null")
+        data = body.encode() if isinstance(body, str) else body
+        return base64.b64encode(*self._compression.compressed([data])).decode()
 
     def _check_ids(self, row: int, group: str | None, deduplication: str | None) -> None:
         if self._fifo and group is None:

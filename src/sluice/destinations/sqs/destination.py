@@ -5,6 +5,7 @@ Limits: https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/AP
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,12 @@ from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.regions import service_of
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import NO_RESULT, BatchCall, Refusal
+from sluice.destinations.common.compression import (
+    COMPRESSION,
+    NO_COMPRESSION,
+    Compression,
+    compression_of,
+)
 from sluice.destinations.common.entries import utf8_length, wrong_entry
 from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
@@ -50,6 +57,12 @@ QUEUE_URL = Option(
 )
 
 
+_COMPRESSION: Final = replace(
+    COMPRESSION,
+    description=f"{COMPRESSION.description} A body is text, so it is the base64 of what is compressed.",
+)
+
+
 class _Success(msgspec.Struct, rename="pascal"):
     id: str
 
@@ -75,12 +88,13 @@ class SqsDestination(AwsDestination[SqsMessage]):
     Args:
         connection: how to reach the service.
         queue_url: the URL of the queue.
+        compression: of the bodies.
 
     Attributes:
         ordering_key: the group of a message; None for a standard queue.
     """
 
-    OPTIONS: ClassVar[Sequence[Option[Any]]] = (QUEUE_URL,)
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = (QUEUE_URL, _COMPRESSION)
     LIMITS: ClassVar[SinkLimits] = SinkLimits(
         max_batch_size=10,
         max_batch_size_in_bytes=_MIB,
@@ -88,9 +102,12 @@ class SqsDestination(AwsDestination[SqsMessage]):
         max_buffered_requests=5000,
     )
 
-    def __init__(self, connection: ConnectionConfig, queue_url: str) -> None:
+    def __init__(
+        self, connection: ConnectionConfig, queue_url: str, compression: Compression = NO_COMPRESSION
+    ) -> None:
         connection = _at_queue(connection, queue_url)
         self._url = queue_url
+        self._compression = compression
         self._fifo = queue_url.endswith(".fifo")
         name = queue_url.rpartition("/")[2]
         super().__init__(BatchCall(connection, "sqs", "SendMessageBatch", name, transient=_TRANSIENT))
@@ -110,10 +127,10 @@ class SqsDestination(AwsDestination[SqsMessage]):
                 f"that queue is in {region}, and 'region' is {connection.region!r}: leave 'region' out, or "
                 "give 'endpointUrl' as well",
             )
-        return cls(connection, url)
+        return cls(connection, url, compression_of(values))
 
     def create_converter(self) -> SqsRowConverter:
-        return SqsRowConverter(fifo=self._fifo)
+        return SqsRowConverter(fifo=self._fifo, compression=self._compression)
 
     def size_in_bytes(self, entry: SqsMessage) -> int:
         """The bytes of the body, and of each attribute's name, type and value, as UTF-8.
@@ -131,6 +148,17 @@ class SqsDestination(AwsDestination[SqsMessage]):
                 raise wrong_entry("sqs", "a message with an attribute", value, "str")
             size += len(name) + len(_STRING) + utf8_length(value)
         return size
+
+    def unpacked(self, entry: SqsMessage) -> Sequence[object]:
+        """The message; if it was compressed, its fields with the body as ``data``, as it was before."""
+        if not self._compression:
+            return (entry,)
+        fields = entry._asdict()
+        try:
+            body = base64.b64decode(fields.pop("body"), validate=True)
+        except ValueError:
+            return (entry,)  # of an `elementConverter`
+        return ({"data": self._compression.restored(body), **fields},)
 
     def send_part(self, entries: Sequence[SqsMessage]) -> list[Refusal | None]:
         answer = self.call(
