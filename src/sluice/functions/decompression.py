@@ -77,17 +77,18 @@ def _inflated(data: bytes, codec: str) -> bytes:
         rest = rest.lstrip(b"\0")  # the format allows padding
     elif rest:
         raise _damaged(codec, "more bytes follow")
-    return made + _streamed(rest, codec, MAX_BYTES - len(made)) if rest else made
+    return made + _streamed(rest, codec, len(made)) if rest else made
 
 
-def _streamed(data: bytes, codec: str, limit: int = MAX_BYTES) -> bytes:
-    pieces, size = [], 0
+def _streamed(data: bytes, codec: str, size: int = 0) -> bytes:
+    """By Arrow. `size` counts bytes of the value that are decompressed already."""
+    pieces = []
     try:
         stream = pa.CompressedInputStream(pa.py_buffer(data), codec)
         while piece := stream.read(_PIECE):
             pieces.append(piece)
             size += len(piece)
-            if size > limit:
+            if size > MAX_BYTES:
                 raise _too_large(codec)
     except (OSError, pa.ArrowException) as error:
         raise _damaged(codec, error) from None
