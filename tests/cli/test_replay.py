@@ -8,15 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from cli_support import OtherServices, Service, sluice
 from kinesis_transport import OPTIONS
 
+from sluice.destinations import read_sink
 from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.sqs.converter import SqsMessage
 from sluice.sink.contracts import Origin
 from sluice.sink.letters.dead_letters import DeadLetter, LocalDeadLetterQueue, dead_letter_of_entry
+from sluice.sink.setup import AsyncSinkSetup
 
+MAP = pa.map_(pa.string(), pa.string())
 QUEUE = "http://127.0.0.1:9/1/jobs"
 
 
@@ -27,6 +31,12 @@ def write(directory: Path, *letters: DeadLetter, partition: int = 0) -> Path:
         queue.add(letter)
     queue.flush()
     return directory
+
+
+def setup_of(options: dict[str, str]) -> AsyncSinkSetup:
+    setup = read_sink(options)
+    assert isinstance(setup, AsyncSinkSetup)
+    return setup
 
 
 def replay(directory: Path | str, *more: str, **sink: str) -> Any:
@@ -147,6 +157,34 @@ def test_messages_of_a_queue(tmp_path: Path) -> None:
         ("g", "d"),
         ("g", "e"),
     ]
+    assert sent[0]["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "b"}}
+
+
+def test_rows_are_compressed_once_more_and_no_more(tmp_path: Path) -> None:
+    """Letters of a sink with `compression` hold what the rows were, so its options make the same entries."""
+    service = Service(options={**OPTIONS})
+    sent: list[Mapping[str, Any]] = []
+
+    def accept(params: Mapping[str, Any]) -> Mapping[str, Any]:
+        entries = json.loads(params["body"])["Entries"]
+        sent.extend(entries)
+        return {"Successful": [{"Id": each["Id"], "MessageId": "m"} for each in entries]}
+
+    OtherServices(service, {"sqs:SendMessageBatch": accept})
+    sink = {"destination": "sqs", "queueUrl": f"{QUEUE}.fifo", "compression": "gzip"}
+    destination = setup_of({**OPTIONS, **sink}).destination
+    row = pa.record_batch(
+        {"body": [b"\xff one"], "messageGroupId": ["g"], "attributes": pa.array([[("a", "b")]], MAP)}
+    )
+    (entry,) = destination.create_converter().convert(row)
+    letters = write(
+        tmp_path / "letters", *(dead_letter_of_entry(each, "then") for each in destination.unpacked(entry))
+    )
+
+    done = replay(letters, "--execute", **sink)
+
+    assert (done.code, done.value["sent"]) == (0, 1)
+    assert [(each["MessageBody"], each["MessageGroupId"]) for each in sent] == [(entry.body, "g")]
     assert sent[0]["MessageAttributes"] == {"a": {"DataType": "String", "StringValue": "b"}}
 
 
