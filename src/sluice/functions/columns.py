@@ -88,12 +88,14 @@ class ColumnFunction:
         """
         given = self._bound(columns, named)
         values = self._bytes_of(given.pop("col"))
-        settings = []
-        for name, column in given.items():
-            for value in [column] if isinstance(column, str) else column.unique().to_pylist():
+        for name, setting in given.items():
+            for value in [setting] if isinstance(setting, str) else setting.unique().to_pylist():
                 self._check(name, value)
-            settings.append(repeat(column) if isinstance(column, str) else column.to_pylist())
-        made = pa.array(map(self._of_value, values, *settings), self.arrow, size=len(values))
+        errors, *settings = (
+            repeat(each) if isinstance(each, str) else each.to_pylist()
+            for each in (given.pop("errors", "fail"), *given.values())
+        )
+        made = pa.array(map(self._of_value, values, errors, *settings), self.arrow, size=len(values))
         if isinstance(made, pa.ChunkedArray):
             raise SluiceError(
                 f"{self.name}: the results for a batch of {len(values)} rows are larger than 2 GiB: lower "
@@ -125,13 +127,11 @@ class ColumnFunction:
         values: list[bytes | None] = column.to_pylist()
         return values
 
-    def _of_value(self, value: bytes | None, *settings: str) -> Any:
+    def _of_value(self, value: bytes | None, errors: str, *settings: str) -> Any:
         if value is None:
             return None
-        names = dict(zip(self.settings, settings, strict=True))
-        errors = names.pop("errors", "fail")
         try:
-            return self.make(value, *names.values())
+            return self.make(value, *settings)
         except BadValueError as error:
             if errors == "null":
                 return None

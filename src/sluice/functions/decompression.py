@@ -20,7 +20,7 @@ __all__ = ["CODECS", "MAX_BYTES", "decompressed"]
 MAX_BYTES: Final = 1024**3
 """Bytes that a value may decompress to. 10 MiB of gzip can come to 10 GiB, which would end the worker."""
 
-_PIECE: Final = 1024**2
+_PIECE: Final = 64 * 1024
 """Bytes that are decompressed at a time where the size is not known."""
 
 _SNAPPY_FRAMES: Final = b"\xff\x06\x00\x00sNaPpY"
