@@ -15,6 +15,7 @@ SPARK_TESTS = $(PYTEST) --dist loadfile --no-loadscope-reorder
 FAST = tests
 # What depends on the version of PySpark.
 ONE_RUN = integration/test_end_to_end.py integration/test_sql.py integration/test_connect.py
+ONE_RUN += integration/test_functions.py
 # Without tests that need the model of the service: it decodes CBOR with a newer SDK.
 LOWEST = tests/channels tests/destinations tests/metrics tests/sink tests/spark
 MATRIX = 4.0 4.1 4.2 newest

@@ -61,6 +61,11 @@ def test_batches(seen: Any) -> None:
     assert (seen["found"], seen["registered"], seen["batch"]) == (len(RECORDS), len(RECORDS), True)
 
 
+def test_functions(seen: Any) -> None:
+    """The client sends them, in Python and for SQL."""
+    assert seen["decompressed"] == ["packed", "packed"]
+
+
 def test_streams(seen: Any, streams: Streams, target: str) -> None:
     """What the batch and the stream have written."""
     assert seen["stream"]

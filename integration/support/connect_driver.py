@@ -6,6 +6,7 @@ has seen, as JSON.
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 import tempfile
@@ -22,6 +23,7 @@ def main(plan: dict[str, Any]) -> None:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
 
     import sluice  # noqa: PLC0415
+    from sluice.functions import decompress  # noqa: PLC0415
 
     directory = Path(plan["directory"])
     builder = SparkSession.builder.remote("local[2]")
@@ -34,6 +36,10 @@ def main(plan: dict[str, Any]) -> None:
         seen["found"] = spark.read.format("kinesis-efo").options(**plan["reading"]).load().count()
         sluice.register(spark)
         seen["registered"] = spark.read.format("kinesis-efo").options(**plan["reading"]).load().count()
+        packed = gzip.compress(b"packed").hex()
+        frame = spark.sql(f"SELECT sluice_decompress(X'{packed}') AS sql, X'{packed}' AS packed")
+        row = frame.select("sql", decompress("packed")).first()
+        seen["decompressed"] = [bytes(each).decode() for each in row or ()]
         seen["errors"] = [_error(spark, plan, case) for case in ("option", "column", "stream")]
         rows = spark.read.format("kinesis-efo").options(**plan["reading"]).load()
         rows.selectExpr("upper(string(data)) AS data").write.format("async-sink").mode("append").options(
