@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.destinations import read_sink
-from sluice.destinations.common.compression import _COMPRESSIONS
+from sluice.destinations.common.compression import compressed
 from sluice.destinations.kinesis import KinesisEntry
 from sluice.destinations.sqs import SqsMessage
 from sluice.errors import InvalidRecordError, OptionError
@@ -146,7 +146,7 @@ def test_limits_count_what_is_left(sink: dict[str, str], codec: str, tmp_path: P
 @given(given=row_lists())
 def test_rows_are_compressed_before_they_are_aggregated(codec: str, given: list[Any]) -> None:
     """Readers unpack the aggregate, and decompress each of its rows; dead letters have them as they were."""
-    destination = aggregating(FakeStream(even_shards(2)), compression=_COMPRESSIONS[codec])
+    destination = aggregating(FakeStream(even_shards(2)), compression=codec)
     made = list(destination.create_converter().convert(as_batch(given)))
     records = [each for entry in made for each in _records(entry)]
     wanted = sorted(data for data, _, _ in given)
@@ -162,7 +162,7 @@ def test_an_aggregate_has_room_for_more_compressed_rows() -> None:
     """Its limit is one of bytes, after compression."""
     given, stream = rows(1000, keys=1, size=500), FakeStream(even_shards(1))
     plain, packed = (
-        list(aggregating(stream, compression=_COMPRESSIONS[each]).create_converter().convert(as_batch(given)))
+        list(aggregating(stream, compression=each).create_converter().convert(as_batch(given)))
         for each in ("none", "gzip")
     )
     assert 4 * len(packed) < len(plain)
@@ -172,7 +172,7 @@ def test_the_option_reaches_aggregates() -> None:
     """Of the same sink."""
     options = {**OPTIONS, **KINESIS, "aggregate": "true", "compression": "gzip"}
     destination = read_async_sink(options).destination
-    record = KinesisEntry(_COMPRESSIONS["gzip"].compressed([b"a"])[0], "k")
+    record = KinesisEntry(compressed([b"a"], "gzip")[0], "k")
     assert [each.data for each in destination.unpacked(record)] == [b"a"]  # type: ignore[attr-defined]
 
 

@@ -13,12 +13,7 @@ from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.aws.wire.responses import outcomes_of
 from sluice.destinations.common.batch_call import BatchCall, Refusal
 from sluice.destinations.common.columns import Column, OneColumnConverter
-from sluice.destinations.common.compression import (
-    COMPRESSION,
-    NO_COMPRESSION,
-    Compression,
-    compression_of,
-)
+from sluice.destinations.common.compression import COMPRESSION, compressed, restored
 from sluice.destinations.common.entries import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.options import Option, OptionValues, matching
@@ -45,11 +40,11 @@ class FirehoseRowConverter(OneColumnConverter):
     data_column = COLUMN.name
     known_columns = (COLUMN.name,)
 
-    def __init__(self, compression: Compression = NO_COMPRESSION) -> None:
+    def __init__(self, compression: str = "none") -> None:
         self._compression = compression
 
     def entries(self, values: list[bytes], first: int) -> Iterator[bytes]:  # noqa: ARG002
-        return iter(self._compression.compressed(values))
+        return iter(compressed(values, self._compression))
 
 
 class FirehoseDestination(AwsDestination[bytes]):
@@ -68,9 +63,7 @@ class FirehoseDestination(AwsDestination[bytes]):
         max_record_size_in_bytes=1000 * 1024,
     )
 
-    def __init__(
-        self, connection: ConnectionConfig, delivery_stream: str, compression: Compression = NO_COMPRESSION
-    ) -> None:
+    def __init__(self, connection: ConnectionConfig, delivery_stream: str, compression: str = "none") -> None:
         super().__init__(BatchCall(connection, "firehose", "PutRecordBatch", delivery_stream))
         self._stream = delivery_stream
         self._compression = compression
@@ -80,7 +73,7 @@ class FirehoseDestination(AwsDestination[bytes]):
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> FirehoseDestination | None:
         """See `DestinationClass.from_options`."""
         stream = values.get(DELIVERY_STREAM)
-        return None if stream is None else cls(connection, stream, compression_of(values))
+        return None if stream is None else cls(connection, stream, values.require(COMPRESSION))
 
     def create_converter(self) -> FirehoseRowConverter:
         return FirehoseRowConverter(self._compression)
@@ -97,7 +90,7 @@ class FirehoseDestination(AwsDestination[bytes]):
 
     def unpacked(self, entry: bytes) -> Sequence[bytes]:
         """The data as it was before it was compressed."""
-        return (self._compression.restored(entry),)
+        return (restored(entry, self._compression),)
 
     def send_part(self, entries: Sequence[bytes]) -> list[Refusal | None]:
         answer = self.call(

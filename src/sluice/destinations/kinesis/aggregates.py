@@ -11,7 +11,6 @@ from typing import Final, NamedTuple, TypeAlias, Union
 
 import pyarrow as pa
 
-from sluice.destinations.common.compression import NO_COMPRESSION, Compression
 from sluice.destinations.kinesis.converter import KinesisEntry, KinesisRowConverter, random_keys
 from sluice.destinations.kinesis.shard_map import Shard, ShardMap
 from sluice.kinesis.log.kpl.aggregator import Aggregator
@@ -68,9 +67,7 @@ class AggregatingConverter(KinesisRowConverter):
         compression: of the data of each row.
     """
 
-    def __init__(
-        self, shards: Callable[[], ShardMap], limit: int, compression: Compression = NO_COMPRESSION
-    ) -> None:
+    def __init__(self, shards: Callable[[], ShardMap], limit: int, compression: str = "none") -> None:
         super().__init__(compression)
         self._shards = shards
         self._limit = limit

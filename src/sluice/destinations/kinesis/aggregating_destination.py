@@ -15,7 +15,6 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from sluice.destinations.common.batch_call import Refusal
-from sluice.destinations.common.compression import NO_COMPRESSION, Compression
 from sluice.destinations.common.counters import Counters
 from sluice.destinations.kinesis.aggregates import (
     Aggregate,
@@ -26,7 +25,7 @@ from sluice.destinations.kinesis.aggregates import (
     repacked,
     user_records,
 )
-from sluice.destinations.kinesis.converter import KinesisEntry, restored
+from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.kinesis.put_records import MAX_BYTES, MAX_RECORDS, PutRecords
 from sluice.destinations.kinesis.shard_map import ShardMap, ShardMapCache
 from sluice.errors import ServiceError
@@ -145,7 +144,7 @@ class AggregatingDestination(Destination[Entry]):
         shards: ShardMapCache,
         *,
         limit: int = DEFAULT_LIMIT,
-        compression: Compression = NO_COMPRESSION,
+        compression: str = "none",
     ) -> None:
         self._compression = compression
         self._put = put
@@ -178,7 +177,7 @@ class AggregatingDestination(Destination[Entry]):
 
     def unpacked(self, entry: Entry) -> Sequence[KinesisEntry]:
         """The user records in an entry, as they were before they were compressed."""
-        return [restored(record, self._compression) for record in user_records(entry)]
+        return [record.restored(self._compression) for record in user_records(entry)]
 
     def figures(self) -> Mapping[str, float]:
         """What was put, by the names of the Kinesis Producer Library, and what came to a wrong shard.

@@ -21,10 +21,10 @@ from sluice.destinations.common.columns import (
     python_values,
     required_column,
 )
-from sluice.destinations.common.compression import NO_COMPRESSION, Compression
+from sluice.destinations.common.compression import compressed, restored
 from sluice.sink import ElementConverter, Origin, StructType
 
-__all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys", "restored"]
+__all__ = ["MAX_KEY_LENGTH", "KinesisEntry", "KinesisRowConverter", "RowColumns", "random_keys"]
 
 _NAME: Final = "kinesis"
 _DATA: Final = Column("data", ("binary", "string"), required=True)
@@ -49,14 +49,13 @@ class KinesisEntry(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=T
     partition_key: str
     explicit_hash_key: str | None = None
 
+    def restored(self, compression: str) -> KinesisEntry:
+        """The record as it was before it was compressed."""
+        return msgspec.structs.replace(self, data=restored(self.data, compression))
+
     def _asdict(self) -> dict[str, Any]:
         """The fields, as a named tuple gives them: dead letters need them."""
         return msgspec.structs.asdict(self)
-
-
-def restored(entry: KinesisEntry, compression: Compression) -> KinesisEntry:
-    """The record as it was before it was compressed."""
-    return msgspec.structs.replace(entry, data=compression.restored(entry.data)) if compression else entry
 
 
 class RowColumns(NamedTuple):
@@ -87,7 +86,7 @@ class KinesisRowConverter(ElementConverter[KinesisEntry]):
         "shardId",
     )
 
-    def __init__(self, compression: Compression = NO_COMPRESSION) -> None:
+    def __init__(self, compression: str = "none") -> None:
         self._compression = compression
 
     def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
@@ -116,7 +115,7 @@ class KinesisRowConverter(ElementConverter[KinesisEntry]):
         for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
             values = binary_values(_NAME, _DATA, data.slice(start, ROWS_AT_A_TIME), start)
             yield RowColumns(
-                self._compression.compressed(values),
+                compressed(values, self._compression),
                 None if keys is None else _partition_keys(keys.slice(start, ROWS_AT_A_TIME), start),
                 None if hash_keys is None else _hash_keys(hash_keys.slice(start, ROWS_AT_A_TIME), start),
             )

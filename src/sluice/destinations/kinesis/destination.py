@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.names.arns import NAME_FORM, STREAM_ARN_FORM, StreamArn, parse_name
-from sluice.destinations.common.compression import COMPRESSION, compression_of
+from sluice.destinations.common.compression import COMPRESSION
 from sluice.destinations.kinesis.aggregating_destination import DEFAULT_LIMIT, AggregatingDestination
 from sluice.destinations.kinesis.converter import KinesisRowConverter
 from sluice.destinations.kinesis.foreign_names import SINK_NAMES
@@ -66,7 +66,7 @@ class KinesisStreamsDestination(PutRecords):
             if not values.mentions(STREAM_NAME) and not values.mentions(STREAM_ARN):
                 values.reject(STREAM_NAME.key, f"or '{STREAM_ARN.key}' is required")
             return None
-        compression = compression_of(values)
+        compression = values.require(COMPRESSION)
         plain = cls(
             connection,
             stream_name=name,

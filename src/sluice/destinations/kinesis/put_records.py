@@ -15,10 +15,9 @@ from sluice.aws.names.arns import StreamArn
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.aws.wire.responses import outcomes_of
 from sluice.destinations.common.batch_call import BatchCall, Refusal
-from sluice.destinations.common.compression import NO_COMPRESSION, Compression
 from sluice.destinations.common.entries import BYTES, utf8_length, wrong_entry
 from sluice.destinations.common.parted_requests import AwsDestination
-from sluice.destinations.kinesis.converter import KinesisEntry, restored
+from sluice.destinations.kinesis.converter import KinesisEntry
 from sluice.destinations.kinesis.shard_map import ShardMapCache, shard_map_cache
 from sluice.sink import SubmitResult
 
@@ -48,7 +47,7 @@ class PutRecords(AwsDestination[KinesisEntry]):
         *,
         stream_name: str | None = None,
         stream_arn: str | None = None,
-        compression: Compression = NO_COMPRESSION,
+        compression: str = "none",
     ) -> None:
         self.compression = compression
         arn = StreamArn.parse(stream_arn) if stream_arn else None
@@ -91,7 +90,7 @@ class PutRecords(AwsDestination[KinesisEntry]):
 
     def unpacked(self, entry: KinesisEntry) -> Sequence[KinesisEntry]:
         """The record as it was before it was compressed."""
-        return (restored(entry, self.compression),)
+        return (entry.restored(self.compression),)
 
     def send_part(self, entries: Sequence[KinesisEntry]) -> list[Refusal | str | None]:
         """Calls ``PutRecords`` once. For an accepted record it returns its shard."""

@@ -23,7 +23,7 @@ from sluice.destinations.common.columns import (
     python_values,
     required_column,
 )
-from sluice.destinations.common.compression import NO_COMPRESSION, Compression
+from sluice.destinations.common.compression import compressed
 from sluice.errors import InvalidRecordError, OptionError
 from sluice.sink import ElementConverter, Origin, StructType
 
@@ -72,10 +72,10 @@ class SqsRowConverter(ElementConverter[SqsMessage]):
     data_form = "text"
     known_columns = tuple(column.name for column in _COLUMNS)
 
-    def __init__(self, *, fifo: bool, compression: Compression = NO_COMPRESSION) -> None:
+    def __init__(self, *, fifo: bool, compression: str = "none") -> None:
         self._fifo = fifo
         self._compression = compression
-        if compression:
+        if compression != "none":
             self.data_form = "bytes"
 
     def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
@@ -111,7 +111,7 @@ class SqsRowConverter(ElementConverter[SqsMessage]):
             for row, (body, group, deduplication, delay, attributes) in enumerate(
                 zip(*values, strict=True), start
             ):
-                text = _text(row, body) if not self._compression else self._packed(row, body)
+                text = _text(row, body) if self._compression == "none" else self._packed(row, body)
                 self._check_ids(row, group, deduplication)
                 if delay is not None and not 0 <= delay <= _MAX_DELAY:
                     raise _invalid(row, f"column 'delaySeconds' is not from 0 to {_MAX_DELAY}")
@@ -122,7 +122,7 @@ class SqsRowConverter(ElementConverter[SqsMessage]):
         if body is None:
             raise _invalid(row, "column 'body' is null")
         data = body.encode() if isinstance(body, str) else body
-        return base64.b64encode(*self._compression.compressed([data])).decode()
+        return base64.b64encode(*compressed([data], self._compression)).decode()
 
     def _check_ids(self, row: int, group: str | None, deduplication: str | None) -> None:
         if self._fifo and group is None:

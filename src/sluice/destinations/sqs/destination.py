@@ -18,12 +18,7 @@ from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.regions import service_of
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import NO_RESULT, BatchCall, Refusal
-from sluice.destinations.common.compression import (
-    COMPRESSION,
-    NO_COMPRESSION,
-    Compression,
-    compression_of,
-)
+from sluice.destinations.common.compression import COMPRESSION, restored
 from sluice.destinations.common.entries import utf8_length, wrong_entry
 from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.destinations.sqs.converter import SqsMessage, SqsRowConverter
@@ -102,9 +97,7 @@ class SqsDestination(AwsDestination[SqsMessage]):
         max_buffered_requests=5000,
     )
 
-    def __init__(
-        self, connection: ConnectionConfig, queue_url: str, compression: Compression = NO_COMPRESSION
-    ) -> None:
+    def __init__(self, connection: ConnectionConfig, queue_url: str, compression: str = "none") -> None:
         connection = _at_queue(connection, queue_url)
         self._url = queue_url
         self._compression = compression
@@ -127,7 +120,7 @@ class SqsDestination(AwsDestination[SqsMessage]):
                 f"that queue is in {region}, and 'region' is {connection.region!r}: leave 'region' out, or "
                 "give 'endpointUrl' as well",
             )
-        return cls(connection, url, compression_of(values))
+        return cls(connection, url, values.require(COMPRESSION))
 
     def create_converter(self) -> SqsRowConverter:
         return SqsRowConverter(fifo=self._fifo, compression=self._compression)
@@ -151,14 +144,14 @@ class SqsDestination(AwsDestination[SqsMessage]):
 
     def unpacked(self, entry: SqsMessage) -> Sequence[object]:
         """The message; if it was compressed, its fields with the body as ``data``, as it was before."""
-        if not self._compression:
+        if self._compression == "none":
             return (entry,)
         fields = entry._asdict()
         try:
             body = base64.b64decode(fields.pop("body"), validate=True)
         except ValueError:
             return (entry,)  # of an `elementConverter`
-        return ({"data": self._compression.restored(body), **fields},)
+        return ({"data": restored(body, self._compression), **fields},)
 
     def send_part(self, entries: Sequence[SqsMessage]) -> list[Refusal | None]:
         answer = self.call(
