@@ -178,10 +178,12 @@ def test_members_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
         decompressed(member * 501)
 
 
-def test_a_size_that_snappy_cannot_reach_is_damage() -> None:
-    """It is not allocated: the size is all that a bomb of raw Snappy has."""
-    with pytest.raises(BadValueError, match="size is not possible"):
-        decompressed(b"\xff\xff\xff\xff\x0f" + bytes(20), "snappy")
+def test_raw_snappy_is_not_believed() -> None:
+    """What it says of its size, in front, may be any number."""
+    for size, message in ((2**35 - 1, "larger than"), (2**30, "damaged")):
+        front = bytes((size >> 7 * n) & 0x7F | (0x80 if n < 4 else 0) for n in range(5))
+        with pytest.raises(BadValueError, match=message):
+            decompressed(front + bytes(20), "snappy")
 
 
 def test_a_column() -> None:

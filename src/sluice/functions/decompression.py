@@ -24,9 +24,6 @@ _PIECE: Final = 64 * 1024
 """Bytes that are decompressed at a time where the size is not known."""
 
 _SNAPPY_FRAMES: Final = b"\xff\x06\x00\x00sNaPpY"
-_SNAPPY_RATIO: Final = 64
-"""More than Snappy can reach: a copy of up to 64 bytes takes three. What says more of itself is damaged."""
-
 # zlib has no magic, but only these first bytes with a window of 32 KiB and without a dictionary.
 _ZLIB: Final = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _MAGIC: Final[Mapping[bytes, str]] = {
@@ -130,8 +127,6 @@ def _raw_snappy(data: bytes) -> bytes:
         size |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             break
-    if size > _SNAPPY_RATIO * len(data):
-        raise _damaged("snappy", "its size is not possible")
     if size > MAX_BYTES:
         raise _too_large("snappy")
     try:
