@@ -23,6 +23,7 @@ from sluice.errors import InvalidRecordError, OptionError
 from sluice.functions.decompression import decompressed
 from sluice.kinesis.log.kpl.deaggregator import unpack
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Origin
+from sluice.sink.converters import DataConverter
 
 KINESIS = {"destination": "kinesis", "streamName": "orders"}
 FIREHOSE = {"destination": "firehose", "deliveryStream": "orders"}
@@ -174,6 +175,30 @@ def test_the_option_reaches_aggregates() -> None:
     destination = read_async_sink(options).destination
     record = KinesisEntry(compressed([b"a"], "gzip")[0], "k")
     assert [each.data for each in destination.unpacked(record)] == [b"a"]  # type: ignore[attr-defined]
+
+
+def test_gzip_holds_no_time() -> None:
+    """A queue that drops duplicates by their content sees the same body when a task is repeated."""
+    assert compressed([b"a"], "gzip")[0][4:8] == bytes(4)
+
+
+class AsBytes(DataConverter):
+    """Serializes rows to what is no text."""
+
+    def serialize(self, batch: pa.RecordBatch) -> list[bytes]:
+        return [b"\xff"] * batch.num_rows
+
+
+def test_a_queue_takes_any_bytes_once_they_are_compressed() -> None:
+    """Without compression, a converter that makes bytes is refused for `sqs`."""
+    converter = f"{__name__}:AsBytes"
+    options = {**OPTIONS, **SQS, "elementConverter": converter}
+    with pytest.raises(OptionError, match="takes text"):
+        read_sink(options)
+    create = read_async_sink({**options, "compression": "gzip"}).create_converter
+    assert create is not None
+    (made,) = create().convert(pa.record_batch({"id": [1]}))
+    assert decompressed(written(made)) == b"\xff"
 
 
 @SINKS

@@ -178,6 +178,12 @@ def test_members_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
         decompressed(member * 501)
 
 
+def test_a_chunk_of_snappy_that_may_not_be_skipped_is_damage() -> None:
+    """framing_format.txt: types 2 to 127 are reserved, and a decoder must stop there."""
+    with pytest.raises(BadValueError, match="chunks of type 127 are reserved"):
+        decompressed(framed_snappy(TEXT) + chunk(127, b""))
+
+
 def test_raw_snappy_is_not_believed() -> None:
     """What it says of its size, in front, may be any number."""
     for size, message in ((2**35 - 1, "larger than"), (2**30, "damaged")):

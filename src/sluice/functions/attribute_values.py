@@ -36,7 +36,7 @@ def plain_json(data: bytes) -> str | None:
             return None
         if not isinstance(value, dict):
             raise BadValueError("a value is JSON, and neither an item nor an attribute value of DynamoDB")
-        if len(value) == 1 and not _is_item(value) and _is_attribute(value):
+        if _is_attribute(value):  # which no item is as well
             return msgspec.json.encode(plain_value(value)).decode()
         return plain_item(value)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -44,7 +44,7 @@ def plain_json(data: bytes) -> str | None:
 
 
 def _is_item(value: Any) -> bool:
-    """Whether all of an object are attribute values. What is an item is never an attribute value as well."""
+    """Whether all of an object are attribute values."""
     return isinstance(value, dict) and all(map(_is_attribute, value.values()))
 
 
