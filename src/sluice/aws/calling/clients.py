@@ -34,13 +34,27 @@ from botocore.session import Session
 from sluice import __version__
 from sluice.aws.calling.connection import DEFAULT_SESSION_NAME, ConnectionConfig
 from sluice.aws.calling.provided_credentials import use_provided
-from sluice.aws.errors import EXPIRED_CREDENTIALS, UNKNOWN_CREDENTIALS, redact, set_failed_operation
+from sluice.aws.errors import (
+    EXPIRED_CREDENTIALS,
+    UNKNOWN_CREDENTIALS,
+    redact,
+    set_failed_operation,
+    translate,
+)
 from sluice.aws.regions import service_of
 from sluice.aws.wire import hooks
 from sluice.errors import OptionError
 from sluice.garbage_collection import without_garbage_collection
 
-__all__ = ["Credentials", "client_for", "configured_endpoint", "credentials_for", "endpoint_for"]
+__all__ = [
+    "Credentials",
+    "client_for",
+    "configured_endpoint",
+    "credentials_for",
+    "endpoint_for",
+    "forget_credentials",
+    "signing_credentials",
+]
 
 # A task reads several shards at a time through one client, and an agent holds one subscription per shard. The
 # SDK opens as many connections as there are calls, but logs a warning for each beyond the size of the pool.
@@ -108,7 +122,7 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials that sign requests now, for libraries that make clients of their own."""
+    """The credentials that sign requests now, for what makes requests of its own."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -123,18 +137,38 @@ def credentials_for(config: ConnectionConfig) -> Credentials:
         OptionError: as `client_for`, also where the role cannot be assumed.
     """
     try:
-        session = _kept(_sessions, (os.getpid(), config), lambda: _new_session(config))
-        found = session.get_credentials()
-        if found is None:
-            raise sdk.NoCredentialsError
-        frozen = found.get_frozen_credentials()
+        return _credentials(config)
     except (sdk.BotoCoreError, sdk.ClientError, ValueError) as error:
         raise _as_option_error(config, error) from None
+
+
+def signing_credentials(config: ConnectionConfig) -> Credentials:
+    """As `credentials_for`, while a query runs: a service that gives credentials may be down for a while.
+
+    Raises:
+        OptionError: as `client_for`.
+        ServiceError: the service did not answer, or refused.
+    """
+    try:
+        return _credentials(config)
+    except (sdk.BotoCoreError, sdk.ClientError, ValueError) as error:
+        failed = translate(error, operation="Loading credentials", target="", endpoint=None)
+        if failed.retryable or isinstance(error, sdk.ClientError):
+            raise failed from None
+        raise _as_option_error(config, error) from None
+
+
+def _credentials(config: ConnectionConfig) -> Credentials:
+    session = _kept(_sessions, (os.getpid(), config), lambda: _new_session(config))
+    found = session.get_credentials()
+    if found is None:
+        raise sdk.NoCredentialsError
+    frozen = found.get_frozen_credentials()
     region = config.region or session.get_config_variable("region")
     return Credentials(frozen.access_key or "", frozen.secret_key or "", frozen.token, region)
 
 
-def _forget(config: ConnectionConfig) -> None:
+def forget_credentials(config: ConnectionConfig) -> None:
     """The next client of `config` loads its credentials anew."""
     key = (os.getpid(), config)
     with _lock:
@@ -153,8 +187,8 @@ def _client_of(process: int, config: ConnectionConfig, service: str) -> Any:
 def _kept(kept: OrderedDict[tuple[Any, ...], T], key: tuple[Any, ...], make: Callable[[], T]) -> T:
     """The value of `key`, made if it is not there. The least recently used one may be dropped for it.
 
-    No lock is held while it is made: that may call a service, whose refusal ends in `_forget`. Of two threads
-    that make one at the same time, the second takes that of the first.
+    No lock is held while it is made: that may call a service, whose refusal ends in `forget_credentials`. Of
+    two threads that make one at the same time, the second takes that of the first.
     """
     with _lock:
         if key in kept:
@@ -228,7 +262,7 @@ def _new_client(session: Session, config: ConnectionConfig, service: str, **cred
     def forget_refused(*, parsed: dict[str, Any], **_: Any) -> None:
         # The SDK loads the credentials of a file or of the environment once. A file may hold new ones by now.
         if parsed.get("Error", {}).get("Code") in EXPIRED_CREDENTIALS | UNKNOWN_CREDENTIALS:
-            _forget(config)
+            forget_credentials(config)
 
     client.meta.events.register("after-call", forget_refused)
     return client
