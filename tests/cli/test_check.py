@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cli_support import ACCOUNT, AnswerOf, OtherServices, Service, sluice
+from integration.support.http_server import Sent, http_server
 from kinesis_transport import OPTIONS, forget_process_state
 
 from sluice.aws.calling.connection import ConnectionConfig
@@ -342,6 +343,50 @@ def test_an_endpoint_of_http_is_connected_to_and_sent_nothing() -> None:
     assert done.code == 0
     gone = sluice("check", "--sink-option=destination=http", f"--sink-option=url={url}", "--json")
     assert gone.code == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"auth": "sigv4", "sigv4Service": "es", "region": "eu-west-1"}, "no credentials"),
+        (
+            {"auth": "sigv4", "sigv4Service": "es", "region": "a-b-1", "awsAccessKeyId": "A"}
+            | {"awsSecretAccessKey": "hunter2"},
+            "ok",
+        ),
+        ({"bearerTokenFile": "/nonexistent"}, "option 'bearerTokenFile' is '/nonexistent': No such file"),
+        ({"secret": "hunter2"}, "ok"),
+        ({"secret": "hunter2-wrong"}, "invalid_client"),
+    ],
+)
+def test_credentials_for_http_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], found: str
+) -> None:
+    """Nothing is sent with them."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def token(sent: Sent) -> tuple[int, bytes]:
+        assert sent.target == "/token"
+        if b"client_secret=hunter2&" not in sent.body + b"&":
+            return 401, b'{"error": "invalid_client"}'
+        return 200, b'{"access_token": "hunter2-token", "expires_in": 60}'
+
+    with http_server(token) as url:
+        if "secret" in options:
+            secret = options["secret"]
+            client = {"oauth2ClientId": "me", "oauth2ClientSecret": secret, "oauth2TokenUrl": f"{url}/token"}
+            options = {"auth": "oauth2ClientCredentials", "oauth2ClientAuthentication": "post", **client}
+        sink = {"destination": "http", "url": f"{url}/in", **options}
+        done = sluice("check", *[f"--sink-option={key}={value}" for key, value in sink.items()], "--json")
+    finding = done.value["findings"][-1]
+
+    assert finding["check"] == "credentials of requests"
+    assert found in (finding["status"], finding["text"]) or found in finding["text"]
+    assert done.code == (0 if found == "ok" else 1)
+    assert "hunter2" not in done.out
 
 
 # --- options from files --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cli_support import OtherServices, Service, sluice
+from integration.support.http_server import Sent, http_server
 from kinesis_transport import OPTIONS
 
 from sluice.destinations import read_sink
@@ -79,6 +80,32 @@ def test_records_are_sent_again_with_their_keys(tmp_path: Path) -> None:
 
     assert replay(letters, "--execute", "--delete", **sink).code == 0
     assert not list(letters.rglob("*.jsonl"))
+
+
+def test_letters_are_sent_with_renewed_tokens(tmp_path: Path) -> None:
+    """As the query sends them."""
+    letters = write(
+        tmp_path / "letters", *[dead_letter_of_entry(b"%d" % n, "too large then") for n in (1, 2)]
+    )
+    taken: list[bytes] = []
+    tokens = iter(["first", "second"])
+
+    def respond(sent: Sent) -> tuple[int, bytes]:
+        if sent.target == "/token":
+            return 200, json.dumps({"access_token": next(tokens)}).encode()
+        if sent.header("authorization") != "Bearer second":
+            return 401, b""
+        taken.append(sent.body)
+        return 200, b""
+
+    with http_server(respond) as url:
+        client = {"oauth2ClientId": "me", "oauth2ClientSecret": "mine", "oauth2TokenUrl": f"{url}/token"}
+        sink = {"destination": "http", "url": f"{url}/in", "auth": "oauth2ClientCredentials", **client}
+        options = [f"--sink-option={key}={value}" for key, value in sink.items()]
+        done = sluice("replay", letters, *options, "--execute", "--json")
+
+    assert (done.code, done.value["sent"]) == (0, 2)
+    assert taken == [b"[1,2]"]
 
 
 def test_what_cannot_be_sent_is_counted_and_kept(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity, find_identity
 from sluice.destinations.common.bucket import split_s3_path
 from sluice.destinations.files.layout import Layout
+from sluice.destinations.registry import read_sink
+from sluice.errors import SluiceError
 
 __all__ = ["check_sink"]
 
@@ -45,6 +47,8 @@ def check_sink(findings: Findings, options: Mapping[str, str]) -> None:
             identity.may("s3:PutObject", resource, why=_WRITES)
     if service == "http":
         _check_connection(findings, given["url"])
+        if given.get("auth", "none").lower() != "none" or "bearertokenfile" in given:
+            _check_credentials(findings, options)
     elif not is_known:
         findings.add(f"destination {name}", "unknown", "its options are fine; only writing shows more")
 
@@ -172,3 +176,14 @@ def _check_connection(findings: Findings, url: str) -> None:
         findings.add(what, "failed", f"{type(error).__name__}: {error}")
         return
     findings.add(what, "ok", "it accepts connections; nothing was sent")
+
+
+def _check_credentials(findings: Findings, options: Mapping[str, str]) -> None:
+    """Tries what has to be asked for: signing keys, tokens."""
+    destination: Any = getattr(read_sink(options), "destination", None)
+    try:
+        destination.check_credentials()
+    except SluiceError as error:
+        findings.add("credentials of requests", "failed", str(error))
+    else:
+        findings.add("credentials of requests", "ok", "they are there; only a request shows what they may do")

@@ -6,8 +6,11 @@ https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,6 +19,7 @@ import urllib3.exceptions as http
 from sluice.aws.errors import redact
 from sluice.destinations.common.counters import Counters
 from sluice.destinations.common.first_contact import FirstContact
+from sluice.destinations.http.auth import Auth, Authorized
 from sluice.destinations.http.secret_filter import SecretFilter
 from sluice.destinations.http.statuses import Verdict
 from sluice.destinations.http.transport import (
@@ -31,11 +35,13 @@ from sluice.options import redact_url
 
 __all__ = ["HttpCall"]
 
-_CREDENTIALS: Final = "check options 'bearerToken', 'basicUser', 'basicPassword' and 'secretHeader.*'"
+_PAUSE_OF_RENEWALS: Final = 5.0
+"""Seconds without a renewal after one that did not help: the status may have another reason."""
+_LATE: Final = 30.0
+"""Seconds for which credentials that were accepted before may be refused: whoever renews them may be late."""
+_RECENT: Final = 16
+"""Secrets of the last requests that are hidden in messages."""
 _HINTS: Final[Mapping[int, str]] = {
-    401: _CREDENTIALS,
-    403: _CREDENTIALS,
-    404: "check option 'url'",
     405: "check option 'method'",
     413: "the request is too large: lower option 'maxBatchSizeInBytes' or 'maxBatchSize'",
     415: "check options 'bodyFormat', 'compression' and 'header.content-type'",
@@ -52,11 +58,13 @@ class HttpCall:
     Args:
         transport: sends requests.
         headers: of every request, by their names in lower case.
+        auth: adds credentials to the headers; None: they have them already.
         secrets: values that no message may show, whoever repeats them.
         clock: monotonic seconds.
 
     Attributes:
-        transport, clock: as given.
+        transport, auth, clock: as given.
+        what: what is called, for messages.
         counters: answers by the class of their status, and requests without a whole answer.
     """
 
@@ -65,28 +73,73 @@ class HttpCall:
         transport: HttpTransport,
         headers: Mapping[str, str],
         *,
+        auth: Auth | None = None,
         secrets: frozenset[str] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         parts = urlsplit(transport.url)
         self._contact = FirstContact(f"{parts.scheme}://{parts.netloc}", clock)
-        self._what = f"{transport.method} {redact_url(transport.url)}"
+        self.what = f"{transport.method} {redact_url(transport.url)}"
         self._headers = dict(headers)
-        self._secrets = SecretFilter(secrets)
+        self._fixed_secrets = secrets
+        self._recent_secrets: deque[str] = deque(maxlen=_RECENT)
+        self._no_renewal_until = -math.inf
+        self._was_accepted = False
+        self._refused_since: float | None = None
         self.transport = transport
+        self.auth = auth or Auth()
+        self._check_url = f"check option '{self.auth.URL_OPTION}'"
         self.clock = clock
         self.counters = Counters()
 
     def __call__(self, body: bytes) -> Answer:
-        """Sends one request.
+        """Sends one request. If its credentials are refused and can be renewed, it is sent once more.
 
         Raises:
-            ServiceError: there was no answer.
+            ServiceError: there was no answer, or there are no credentials.
             OptionError: no connection can be made from the options.
         """
+        began, authorized = self.clock(), self._authorized(body)
+        answer = self._send(body, authorized.headers)
+        now = self.clock()
+        # The writer counts both requests as one, and fails if it takes twice as long as it may.
+        has_time = now - began < self.transport.request_timeout / 2
+        may_renew = has_time and now >= self._no_renewal_until
+        if self._is_refusal(answer) and may_renew and self.auth.renew(authorized):
+            answer = self._send(body, self._authorized(body).headers)
+            if self._is_refusal(answer):
+                self._no_renewal_until = self.clock() + _PAUSE_OF_RENEWALS
+        if not self._is_refusal(answer):
+            self._was_accepted, self._refused_since = True, None
+        elif self._refused_since is None:
+            self._refused_since = self.clock()
+        return answer
+
+    def awaits_credentials(self, answer: Answer) -> bool:
+        """Whether refused credentials have been accepted before, and may be renewed soon."""
+        since = self._refused_since
+        # Another thread forgets it when its request is accepted.
+        is_new = since is None or self.clock() - since < _LATE
+        return self._is_refusal(answer) and self.auth.renews and self._was_accepted and is_new
+
+    def _is_refusal(self, answer: Answer) -> bool:
+        return answer.status in self.auth.REFUSALS
+
+    @property
+    def _secrets(self) -> SecretFilter:
+        return SecretFilter(self._fixed_secrets.union(self._recent_secrets))
+
+    def _authorized(self, body: bytes) -> Authorized:
+        authorized = self.auth.authorize(body, self._headers)
+        secret = authorized.secret
+        if secret is not None and secret not in self._recent_secrets:
+            self._recent_secrets.append(secret)
+        return authorized
+
+    def _send(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         self._contact.started()
         try:
-            answer = self.transport.send(body, self._headers)
+            answer = self.transport.send(body, headers)
         except (http.HTTPError, OSError, NoUsableAnswerError) as error:
             self.counters.add(unanswered=1)
             if isinstance(error, UnreadableAnswerError):
@@ -102,18 +155,22 @@ class HttpCall:
         reason = "" if self._secrets.has_short else self.redacted(answer.reason)
         cause = f"HTTP status {code} {reason}".rstrip()
         hint = _HINTS.get(answer.status, "")
+        if self._is_refusal(answer):
+            hint = f"check {self.auth.OPTIONS}"
+        elif answer.status == HTTPStatus.NOT_FOUND:
+            hint = self._check_url
         if 300 <= answer.status < 400:
             location = self.redacted(redact_url(answer.headers.get("location", "")))
             where = f"it leads to '{location}'" if location else "it does not say where it leads"
-            hint = f"redirects are not followed; {where}: check option 'url'"
+            hint = f"redirects are not followed; {where}: {self._check_url}"
         retryable = verdict in ("throttled", "retried")
         pause = answer.retry_after if retryable else None
         if pause is not None:
             hint = f"it asks to wait for {pause:g} s"
         text = self.redacted(answer.body)
         return ServiceError(
-            f"{self._what} failed: {cause}" + (f": {text}" if text else "") + (f" ({hint})" if hint else ""),
-            operation=self._what,
+            f"{self.what} failed: {cause}" + (f": {text}" if text else "") + (f" ({hint})" if hint else ""),
+            operation=self.what,
             code=code,
             retryable=retryable,
             throttling=verdict == "throttled",
@@ -123,7 +180,7 @@ class HttpCall:
     def damaged_answer(self, problem: str) -> ServiceError:
         """A retryable error for an answer that does not match the request."""
         return ServiceError(
-            f"{self._what}: {problem}", operation=self._what, code="DamagedAnswer", retryable=True
+            f"{self.what}: {problem}", operation=self.what, code="DamagedAnswer", retryable=True
         )
 
     def is_fatal(self, error: Exception) -> bool:
@@ -147,8 +204,8 @@ class HttpCall:
         if is_lasting(error) and isinstance(error, http.SSLError):
             hint = " (check options 'url', 'caBundle' and 'clientCertificate')"
         return kind(
-            f"{self._what} failed: {code}: {redact(self._secrets.hide(str(error)))}{hint}",
-            operation=self._what,
+            f"{self.what} failed: {code}: {redact(self._secrets.hide(str(error)))}{hint}",
+            operation=self.what,
             code=code,
             retryable=not is_lasting(error),
         )

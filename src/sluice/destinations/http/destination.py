@@ -13,8 +13,21 @@ from typing import Any, ClassVar
 import msgspec
 
 from sluice import __version__
-from sluice.aws.calling.connection import CONNECT_TIMEOUT, CONNECTION_OPTIONS, READ_TIMEOUT, ConnectionConfig
+from sluice.aws.calling.connection import (
+    CONNECT_TIMEOUT,
+    CONNECTION_OPTIONS,
+    ENDPOINT_URL,
+    READ_TIMEOUT,
+    ROLE_ARN,
+    ConnectionConfig,
+)
 from sluice.destinations.http import options as http_options
+from sluice.destinations.http.auth_options import (
+    AUTH_OPTIONS,
+    authorized_transport,
+    check_auth,
+    is_signed,
+)
 from sluice.destinations.http.call import HttpCall
 from sluice.destinations.http.converter import HttpRowConverter
 from sluice.destinations.http.results import UNNAMED, ResultPaths, RowResult
@@ -72,7 +85,7 @@ class HttpDestination(Destination[bytes]):
         patience: seconds from a request on in which parts of it are sent, if it is rejected.
     """
 
-    OPTIONS: ClassVar[Sequence[Option[Any]]] = http_options.HTTP_OPTIONS
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = (*http_options.HTTP_OPTIONS, *AUTH_OPTIONS)
     LIMITS: ClassVar[SinkLimits] = SinkLimits(
         max_batch_size=100,
         max_batch_size_in_bytes=1_000_000,
@@ -104,6 +117,7 @@ class HttpDestination(Destination[bytes]):
         """See `DestinationClass.from_options`."""
         _refuse_options_of_aws(values)
         headers = http_options.headers_from_options(values)
+        check_auth(values, headers)
         rules = http_options.rules_from_options(values)
         results = http_options.paths_from_options(values)
         body = HttpBody(
@@ -127,10 +141,11 @@ class HttpDestination(Destination[bytes]):
             ca_bundle=values.get(http_options.CA_BUNDLE),
             client_certificate=values.get(http_options.CLIENT_CERTIFICATE),
         )
+        transport, auth = authorized_transport(values, transport, connection)
         ours = {"user-agent": f"pyspark-sluice/{__version__}", "accept": "application/json"}
         headers = ours | body.headers | headers
         return cls(
-            HttpCall(transport, headers, secrets=http_options.secrets_from_options(values)),
+            HttpCall(transport, headers, auth=auth, secrets=http_options.secrets_from_options(values)),
             rules=rules,
             results=results,
             body=body,
@@ -184,12 +199,23 @@ class HttpDestination(Destination[bytes]):
         """Ends the requests that are still running. Connections live as long as the process."""
         self._closings += 1
         self._call.transport.end_requests()
+        self._call.auth.close()
+
+    def check_credentials(self) -> None:
+        """Gets the credentials of a request, and sends none.
+
+        Raises:
+            ServiceError, OptionError: there are no credentials.
+        """
+        self._call.auth.authorize(b"", {})
 
     # --- results of rows ------------------------------------------------------------------------------
 
     def _judge(self, entries: Sequence[bytes], answer: Answer) -> SubmitResult[bytes] | None:
         """What became of the rows; None if one of several is to blame that the answer does not name."""
         verdict = self._rules.verdict(answer.status)
+        if verdict is None and self._call.awaits_credentials(answer):
+            verdict = "retried"
         if verdict == "rejected":
             if len(entries) > 1:
                 return None
@@ -288,11 +314,14 @@ def _answer_about(answer: Answer, result: RowResult) -> Answer:
 
 
 def _refuse_options_of_aws(values: OptionValues) -> None:
-    """Dead letters in S3 need them; an endpoint of one's own does not."""
+    """Dead letters in S3 need them, and signatures; an endpoint of one's own does not."""
     if (values.get(DEAD_LETTER_PATH) or "").startswith("s3://"):
+        return
+    if is_signed(values):
+        if values.given(ENDPOINT_URL) and not values.given(ROLE_ARN):
+            values.reject(ENDPOINT_URL.key, "does nothing here: requests go to 'url'")
         return
     for option in CONNECTION_OPTIONS:
         if option not in (CONNECT_TIMEOUT, READ_TIMEOUT) and values.given(option):
-            values.reject(
-                option.key, "is for AWS: destination 'http' has it for a deadLetterPath in S3 alone"
-            )
+            why = "is for AWS: destination 'http' has it for 'auth' sigv4 and a deadLetterPath in S3 alone"
+            values.reject(option.key, why)

@@ -14,7 +14,12 @@ from sluice.destinations.http.statuses import ERRORS, STATUSES, Rule, StatusRule
 from sluice.options import BOOLEAN, TEXT, Kind, Option, OptionValues, choice, matching, redact_url
 
 __all__ = [
+    "BASIC_PASSWORD",
+    "BASIC_USER",
+    "BEARER_TOKEN",
     "HTTP_OPTIONS",
+    "SECRET_HEADER",
+    "URL_KIND",
     "headers_from_options",
     "paths_from_options",
     "rules_from_options",
@@ -33,7 +38,7 @@ def _parse_url(text: str) -> str:
     return url
 
 
-_URL: Final = Kind(
+URL_KIND: Final = Kind(
     "url",
     "a URL such as https://host/path; a user and a password are options of their own",
     _parse_url,
@@ -52,7 +57,7 @@ _FRAMING: Final = frozenset({"connection", "content-length", "content-encoding",
 _SECRET_WORD: Final = 8
 _SENSITIVE: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 
-URL = Option("url", _URL, None, "URL that takes the requests. It may have a query.", required=True)
+URL = Option("url", URL_KIND, None, "URL that takes the requests. It may have a query.", required=True)
 METHOD = Option("method", _METHOD, "POST", "Method of the requests, such as `POST`, `PUT` or `PATCH`.")
 BODY_FORMAT = Option(
     "bodyFormat",
