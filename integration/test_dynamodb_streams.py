@@ -97,6 +97,56 @@ def test_a_killed_driver_reads_the_same_batches_again(
         assert numbers == sorted(numbers)
 
 
+def test_a_table_is_copied_while_it_changes(tmp_path: Path, drivers: list[Driver]) -> None:
+    """A query reads a table and then its changes, and is killed twice: in a batch of the scan, and in one of
+    the stream. All that it ever wrote, applied by key in the order of batches, gives the table.
+    """
+    model = StreamsModel(Laws(), RealClock(), 20261129)
+    model.enable(TABLE, shards=2)
+    turns = itertools.count()
+
+    def change() -> None:
+        turn = next(turns)
+        for number in range(5):
+            key = f"key-{(7 * turn + number) % 700}"
+            model.write(TABLE, key, None if (turn + number) % 4 == 0 else {"v": {"N": str(turn)}})
+        if turn % 8 == 7:
+            model.roll(TABLE, model.open_shards(TABLE)[0])
+
+    for number in range(600):
+        model.write(TABLE, f"key-{number}", {"v": {"N": "-1"}})
+    options = {"initialSnapshot": "scan", "maxRecordsPerTrigger": "100", "splitsPerTask": "4"}
+    with serving(model) as endpoint:
+        plan = DriverPlan(0, endpoint, TABLE, str(tmp_path), options)
+        plan.output.mkdir()
+        with repeating(change, 0.2):
+            for attempt, (batch, moment) in enumerate([(2, WRITTEN), (9, HALF)]):
+                driver = _started(replace(plan, attempt=attempt, stop_at=(batch, moment)), drivers)
+                driver.wait_for(f"reached {moment} of batch ")
+                driver.kill()
+        last = _started(replace(plan, attempt=2), drivers)
+        last.wait_until(lambda: _copied(plan.output) == model.items(TABLE), "the copy is the table")
+        last.end()
+    assert len(Outcome.of(plan.output).whole[2]) == 2
+
+
+def _copied(output: Path) -> dict[str, object]:
+    """The table as a user has it who applies every row that was written, also by drivers that were killed."""
+    outcome, copy = Outcome.of(output), dict[str, object]()
+    for batch in sorted({*outcome.whole, *outcome.parts}):
+        for attempt in range(3):
+            for rows in (outcome.parts, outcome.whole):
+                for line in rows.get(batch, {}).get(attempt, ()):
+                    row = json.loads(bytes.fromhex(line[3]))
+                    key = json.loads(row["keys"])["id"]
+                    if row["eventName"] == "REMOVE":
+                        copy.pop(key, None)
+                    else:
+                        value = json.loads(row["newImage"])["v"]
+                        copy[key] = {"id": {"S": key}, "v": {"N": str(value)}}
+    return copy
+
+
 def _started(plan: DriverPlan, drivers: list[Driver]) -> Driver:
     drivers.append(Driver(plan, "integration.support.streams_driver"))
     return drivers[-1]

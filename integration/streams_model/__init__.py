@@ -1,4 +1,4 @@
-"""A model of DynamoDB Streams that is as strict as the service's documents. It has no tables, only streams.
+"""A model of DynamoDB Streams that is as strict as the service's documents. Tables are there to be scanned.
 
 In process, as the service behind the source's own client::
 

@@ -13,6 +13,7 @@ from integration.streams_model.model import StreamsModel
 from sluice.aws.calling.calls import Calls
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.wire.changes import read_changes
+from sluice.aws.wire.items import read_scan
 from sluice.errors import ServiceError
 from sluice.instants import MICROS_PER_SECOND, micros_from_seconds, micros_to_datetime
 from sluice.retry import Backoff, Retrier
@@ -30,7 +31,7 @@ class ModelCalls(Calls):
 
     def __init__(self, model: StreamsModel) -> None:
         backoffs = dict.fromkeys(("GetRecords", "GetShardIterator"), READING)
-        backoffs |= dict.fromkeys(("DescribeStream", "ListStreams"), LISTING)
+        backoffs |= dict.fromkeys(("DescribeStream", "ListStreams", "DescribeTable", "Scan"), LISTING)
         super().__init__(ConnectionConfig(), "dynamodbstreams", backoffs)
         object.__setattr__(self, "model", model)
 
@@ -73,6 +74,8 @@ def _encoded(request: Mapping[str, Any]) -> bytes:
 def _answer(operation: str, body: bytes) -> Mapping[str, Any]:
     if operation == "GetRecords":
         return read_changes({"body": body, "headers": {}, "status_code": 200})
+    if operation == "Scan":
+        return read_scan({"body": body, "headers": {}, "status_code": 200})
     answer: dict[str, Any] = msgspec.json.decode(body)
     if (description := answer.get("StreamDescription")) is not None:
         created = micros_from_seconds(description["CreationRequestDateTime"])

@@ -44,5 +44,10 @@ class Laws:
     """The same before the end of a closed shard."""
     portion: int = 400
     """Records of a portion, about."""
+    scan_bytes: int = 2**20
+    """API_Scan: "a single Scan operation first reads up to 1 MB of data"."""
+    stale_reads: float = 2.0
+    """How old what an eventually consistent read gives may be. dev/HowItWorks.ReadConsistency: it "might not
+    reflect the results of a recently completed write operation". No page has a number."""
     whole_seconds: bool = True
     """API_streams_StreamRecord: the time of a record is "rounded down to the closest second"."""

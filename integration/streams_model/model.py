@@ -1,4 +1,4 @@
-"""The service's state, and its four operations in the form in which JSON has them."""
+"""The service's state, and its operations in the form in which JSON has them."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ class StreamsModel:
         self._names = itertools.count()
         self._iterators: dict[str, _Iterator] = {}
         self._describe = CallLimit()
+        self._tables: dict[str, dict[str, list[tuple[float, Item | None]]]] = {}  # each item at any time
 
     # --- what tables, operators and time do -----------------------------------------------------------
 
@@ -138,6 +139,25 @@ class StreamsModel:
             record = self._record(stream, shard, key, (new, old), identity)
             shard.records.append(record)
             return record
+
+    def write(self, table: str, key: str, item: Item | None) -> Stored | None:
+        """An item of the table is put, changed or deleted, which its stream tells; None: nothing changes."""
+        with self._lock:
+            versions = self._tables.setdefault(table, {}).setdefault(key, [(-math.inf, None)])
+            old = versions[-1][1]
+            new = None if item is None else {"id": {"S": key}, **item}
+            if new == old:
+                return None
+            versions.append((self.clock.elapsed(), new))
+            if self._enabled(table) is None:
+                return None
+            return self.put(table, key, new, old)
+
+    def items(self, table: str) -> dict[str, Item]:
+        """The items of a table, by key."""
+        with self._lock:
+            found = {key: versions[-1][1] for key, versions in self._tables.get(table, {}).items()}
+            return {key: item for key, item in found.items() if item is not None}
 
     def roll(self, table: str, shard: str | None = None, *, children: int = 1) -> list[str]:
         """A shard (every open one, where none is named) is closed, and its children are opened; their ids."""
@@ -192,6 +212,10 @@ class StreamsModel:
                 return self._get_shard_iterator(request)
             case "GetRecords":
                 return self._get_records(request)
+            case "DescribeTable":
+                return {"Table": self._table(_table_name(request))}
+            case "Scan":
+                return self._scan(request)
         raise ModelError("UnknownOperationException")
 
     def _list_streams(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -335,6 +359,52 @@ class StreamsModel:
         self._iterators[name] = _Iterator(stream.arn, shard.id, at, drawn, self.clock.elapsed())
         return name
 
+    def _table(self, name: str) -> dict[str, Any]:
+        stream, items = self._enabled(name), self.items(name).values()
+        if stream is None and not items:
+            raise ModelError("ResourceNotFoundException", f"Requested resource not found: Table: {name}")
+        table: dict[str, Any] = {
+            "TableName": name,
+            "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+            "ItemCount": len(items),
+            "TableSizeBytes": sum(map(_size, items)),
+        }
+        if stream is not None:
+            table["LatestStreamArn"] = stream.arn
+            table["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": stream.view}
+        return table
+
+    def _scan(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        table = _table_name(request)
+        segment, segments = request.get("Segment", 0), request.get("TotalSegments", 1)
+        if not 0 <= segment < segments <= 1_000_000 or int(request.get("Limit", 1)) < 1:
+            raise ModelError("ValidationException", "Segment, TotalSegments or Limit")
+        is_strong = request.get("ConsistentRead", False)
+        at = self.clock.elapsed() - (0.0 if is_strong else self.laws.stale_reads)
+        behind = request.get("ExclusiveStartKey")
+        after = -1.0 if behind is None else _place(behind["id"]["S"])
+        found = []
+        for key, versions in self._tables.get(table, {}).items():
+            item = next((item for made, item in reversed(versions) if made <= at), None)
+            if item is not None and int(_place(key) * segments) == segment and _place(key) > after:
+                found.append((_place(key), item))
+        page: list[Item] = []
+        size, is_whole = 0, True
+        for _, item in sorted(found, key=lambda each: each[0]):
+            if len(page) == request.get("Limit") or (page and size + _size(item) > self.laws.scan_bytes):
+                is_whole = False
+                break
+            page.append(item)
+            size += _size(item)
+        answer: dict[str, Any] = {"Items": page, "Count": len(page), "ScannedCount": len(page)}
+        # A page that is full ends with a key even if nothing follows.
+        if not is_whole or (page and len(page) == request.get("Limit")):
+            answer["LastEvaluatedKey"] = {"id": page[-1]["id"]}
+        if request.get("ReturnConsumedCapacity") == "TOTAL":
+            units = max(1, math.ceil(size / 4096)) * (1.0 if is_strong else 0.5)
+            answer["ConsumedCapacity"] = {"TableName": table, "CapacityUnits": units}
+        return answer
+
     # --- inside ---------------------------------------------------------------------------------------
 
     def _record(
@@ -447,6 +517,20 @@ class StreamsModel:
                 "ResourceNotFoundException", "Requested resource not found: Shard does not exist"
             )
         return shard
+
+
+def _table_name(request: Mapping[str, Any]) -> str:
+    """Requests name a table, or have its ARN."""
+    return str(request["TableName"]).rpartition("/")[2]
+
+
+def _place(key: str) -> float:
+    """Where a key is in the order in which a table is scanned."""
+    return fraction("place", key)
+
+
+def _size(item: Item) -> int:
+    return len(msgspec.json.encode(item))
 
 
 def _label(now: int) -> str:

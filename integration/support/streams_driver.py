@@ -17,15 +17,22 @@ def read_changes(spark: SparkSession, endpoint: str, table: str, **options: str)
         "endpointUrl": endpoint,
         "region": "us-east-1",
     }
+    if "initialSnapshot" in options:
+        del base["startingPosition"]
     return spark.readStream.format("dynamodb-streams").options(**{**base, **options}).load()
 
 
 def main() -> None:
     plan = DriverPlan.from_json(sys.argv[1])
+    # Of a table that is scanned first, the changes are wanted, too.
+    data = "to_json(struct(eventName, keys, newImage))" if "initialSnapshot" in plan.options else "keys"
     run(
         plan,
         lambda spark: read_changes(spark, plan.endpoint, plan.stream, **plan.options).selectExpr(
-            "shardId", "sequenceNumber", "0L AS subSequenceNumber", "CAST(keys AS BINARY) AS data"
+            "coalesce(shardId, '') AS shardId",
+            "coalesce(sequenceNumber, '') AS sequenceNumber",
+            "0L AS subSequenceNumber",
+            f"CAST({data} AS BINARY) AS data",
         ),
     )
 

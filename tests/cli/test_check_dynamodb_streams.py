@@ -95,6 +95,7 @@ def test_all_is_well(world: World, *, by_arn: bool) -> None:
     assert (done.code, done.value["missingActions"]) == (0, [])
     assert set(statuses(done).values()) == {"ok"}
     documented = set(re.findall(r'"(dynamodb:[A-Z]\w+)"', PAGE.read_text()))
+    documented -= {"dynamodb:DescribeTable", "dynamodb:Scan"}  # with `initialSnapshot` alone
     assert documented == set(NEEDS)
     checked = {each["action"] for each in done.value["findings"]} - {None}
     assert checked == documented - ({"dynamodb:ListStreams"} if by_arn else set())
@@ -104,6 +105,17 @@ def test_all_is_well(world: World, *, by_arn: bool) -> None:
         "sts:GetCallerIdentity",
         *(f"dynamodbstreams:{each[9:]}" for each in NEEDS[by_arn:]),
     ]
+
+
+@pytest.mark.parametrize("denied", [set(), {"dynamodb:Scan"}, {"dynamodb:DescribeTable"}])
+def test_what_a_scan_needs_is_checked_too(make_world: Callable[..., World], denied: set[str]) -> None:
+    world = make_world(dynamodb__DescribeTable={"Table": {}}, dynamodb__Scan={"Items": []})
+    world.service.denied = denied
+
+    done = world.check(tableName="orders", initialSnapshot="scan")
+
+    assert (done.code, set(done.value["missingActions"])) == (int(bool(denied)), denied)
+    assert {"dynamodb:DescribeTable", "dynamodb:Scan"} < {each["action"] for each in done.value["findings"]}
 
 
 @pytest.mark.parametrize("action", NEEDS)

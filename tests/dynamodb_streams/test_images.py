@@ -13,7 +13,7 @@ from boto3.dynamodb.types import Binary, TypeDeserializer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.dynamodb_streams.images import as_sent, plain
+from sluice.dynamodb_streams.images import IMAGE_FORMATS, as_sent, key_of, plain
 
 
 def raw(item: object) -> msgspec.Raw:
@@ -127,3 +127,17 @@ def test_no_image_is_null(absent: bytes) -> None:
     """``KEYS_ONLY`` streams and deletions have images missing."""
     assert plain(msgspec.Raw(absent)) is None
     assert as_sent(msgspec.Raw(absent)) is None
+
+
+@pytest.mark.parametrize("image_format", IMAGE_FORMATS)
+def test_the_key_of_an_item_is_always_the_same_text(image_format: str) -> None:
+    """The attributes of a stream's key come in another order than those of an item."""
+    image = IMAGE_FORMATS[image_format]
+    of_stream = key_of(msgspec.Raw(b'{"b":{"N":"1"},"a":{"S":"k"}}'))
+    of_item = key_of(msgspec.Raw(b'{"x":{"S":"y"},"a":{"S":"k"},"b":{"N":"1"}}'), ["b", "a"])
+
+    assert image(of_stream) == image(of_item) == image(msgspec.Raw(b'{"a":{"S":"k"},"b":{"N":"1"}}'))
+
+
+def test_what_has_no_key_stays_without() -> None:
+    assert as_sent(key_of(msgspec.Raw())) is None

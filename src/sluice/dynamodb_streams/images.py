@@ -6,7 +6,7 @@ Types: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_stream
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -14,11 +14,12 @@ import msgspec
 
 from sluice.aws.wire.mended_text import mended_json
 
-__all__ = ["IMAGE_FORMATS", "as_sent", "plain", "plain_item", "plain_value"]
+__all__ = ["IMAGE_FORMATS", "as_sent", "key_of", "plain", "plain_item", "plain_value"]
 
 _JSON_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 _decoder: Final = msgspec.json.Decoder(dict[str, Any])
+_attributes: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -40,6 +41,19 @@ def plain(item: msgspec.Raw) -> str | None:
 def plain_item(item: Mapping[str, Any]) -> str:
     """As `plain`, of an item that is decoded."""
     return _encoder.encode({name: plain_value(value) for name, value in item.items()}).decode()
+
+
+def key_of(item: msgspec.Raw, names: Iterable[str] = ()) -> msgspec.Raw:
+    """The key of an item, its attributes by name, so that the key of one item is always the same text.
+
+    Args:
+        item: as the service has sent it.
+        names: the attributes of the key; none: the item has no others.
+    """
+    if not bytes(item):
+        return item
+    attributes = _attributes.decode(mended_json(bytes(item)))
+    return msgspec.Raw(_encoder.encode({name: attributes[name] for name in sorted(names or attributes)}))
 
 
 IMAGE_FORMATS: Final = {"json": plain, "dynamodb-json": as_sent}

@@ -17,7 +17,7 @@ from sluice.aws.names.shard_table import ShardTable
 from sluice.dynamodb_streams.starting_positions import STARTING, ByShard, StartingPosition
 from sluice.dynamodb_streams.streams import STREAM_ARN, TABLE_NAME, TableRef, tables_from_options
 from sluice.errors import OptionError
-from sluice.options import Option, OptionValues, choice, duration, integer
+from sluice.options import Option, OptionValues, choice, duration, integer, number
 from sluice.retry import Backoff
 from sluice.source.settings import MAX_DRIFT, MAX_TIME_SPAN, READ_RETRY_DURATION, SPLIT_OPTIONS
 
@@ -25,6 +25,10 @@ __all__ = [
     "ALL_OPTIONS",
     "COMMON_OPTIONS",
     "EMPTY_PAGES_AT_TIP",
+    "INITIAL_SNAPSHOT",
+    "SCAN_READ_UNITS",
+    "SCAN_SEGMENTS",
+    "SNAPSHOT_OPTIONS",
     "SOURCE_OPTIONS",
     "StreamsConfig",
     "config_from_values",
@@ -48,6 +52,26 @@ EMPTY_PAGES = Option(
     "After how many empty pages in a row an open shard counts as read to its tip: nothing else says so, and "
     "empty pages may come before records. The next trigger goes on where this one stopped.",
 )
+INITIAL_SNAPSHOT = Option(
+    "initialSnapshot",
+    choice("none", "scan"),
+    "none",
+    "`scan`: a new query, or a table added to one, reads the whole table first, as rows with `eventName` "
+    "`SNAPSHOT`, then the changes since before the scan.",
+)
+SCAN_SEGMENTS = Option(
+    "scanSegments",
+    integer(1, 1_000_000),
+    None,
+    "Into how many segments a table is divided for the scan: a batch reads whole ones.",
+    shown_default="by the table's size: 512 KiB each, and 8 in what a batch may hold",
+)
+SCAN_READ_UNITS = Option(
+    "scanReadUnits",
+    number(1.0),
+    None,
+    "Read capacity units that the scan consumes a second, at most: one is 4 KiB.",
+)
 RECORDS_LIMIT = Option(
     "getRecordsLimit", integer(1, _LARGEST_PAGE), _LARGEST_PAGE, "The most records of one page."
 )
@@ -70,10 +94,13 @@ _BACKOFFS: Final = {name: BackoffOptions.declare(name, each) for name, each in B
 
 COMMON_OPTIONS: Final[tuple[Option[Any], ...]] = (*SPLIT_OPTIONS, MAX_TIME_SPAN, MAX_DRIFT)
 """What the source leaves to its base. There are no times to start or to end at."""
+SNAPSHOT_OPTIONS: Final[tuple[Option[Any], ...]] = (INITIAL_SNAPSHOT, SCAN_SEGMENTS, SCAN_READ_UNITS)
+"""For streaming reads only."""
 _OWN_OPTIONS: Final[tuple[Option[Any], ...]] = (
     TABLE_NAME,
     STREAM_ARN,
     STARTING,
+    *SNAPSHOT_OPTIONS,
     IMAGE_FORMAT,
     RECORDS_LIMIT,
     RECORDS_INTERVAL,
@@ -82,7 +109,7 @@ _OWN_OPTIONS: Final[tuple[Option[Any], ...]] = (
 )
 ALL_OPTIONS: Final[tuple[Option[Any], ...]] = (*_OWN_OPTIONS, *CONNECTION_OPTIONS)
 """All that the source declares itself."""
-SOURCE_OPTIONS: Final[tuple[Option[Any], ...]] = (*_OWN_OPTIONS[:3], *COMMON_OPTIONS, *_OWN_OPTIONS[3:])
+SOURCE_OPTIONS: Final[tuple[Option[Any], ...]] = (*_OWN_OPTIONS[:6], *COMMON_OPTIONS, *_OWN_OPTIONS[6:])
 """All but those of the connection, for the documents."""
 
 
@@ -94,6 +121,9 @@ class StreamsConfig:
         tables: in the order that the user gave, no name twice.
         backoffs: operation (``GetRecords``) to how it is retried.
         start: None where the user named none.
+        scans: whether a new query reads the tables first.
+        scan_segments: into how many each table is divided; None: by its size.
+        scan_read_units: read capacity a second; None: any.
     """
 
     connection: ConnectionConfig
@@ -104,6 +134,9 @@ class StreamsConfig:
     records_limit: int = _LARGEST_PAGE
     records_interval: float = 0.1
     empty_pages: int = EMPTY_PAGES_AT_TIP
+    scans: bool = False
+    scan_segments: int | None = None
+    scan_read_units: float | None = None
 
 
 def config_from_values(values: OptionValues) -> StreamsConfig:
@@ -115,6 +148,12 @@ def config_from_values(values: OptionValues) -> StreamsConfig:
     tables = tables_from_options(values)
     connection = _with_region(values, connection_from_options(values), tables)
     start = _read_start(values, tables)
+    scans = values.get(INITIAL_SNAPSHOT) == "scan"
+    if scans and start not in (None, "LATEST"):
+        values.reject(STARTING.key, f"does not go with '{INITIAL_SNAPSHOT.key}' scan: leave it out")
+    for option in (SCAN_SEGMENTS, SCAN_READ_UNITS):
+        if not scans and values.given(option):
+            values.reject(option.key, f"needs '{INITIAL_SNAPSHOT.key}' scan")
     values.check()
     backoffs = {name: backoff.read(values) for name, backoff in _BACKOFFS.items()}
     patience = values.require(READ_RETRY_DURATION)
@@ -129,6 +168,9 @@ def config_from_values(values: OptionValues) -> StreamsConfig:
         records_limit=values.require(RECORDS_LIMIT),
         records_interval=values.require(RECORDS_INTERVAL),
         empty_pages=values.require(EMPTY_PAGES),
+        scans=scans,
+        scan_segments=values.get(SCAN_SEGMENTS),
+        scan_read_units=values.get(SCAN_READ_UNITS),
     )
 
 

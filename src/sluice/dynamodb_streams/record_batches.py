@@ -9,10 +9,10 @@ import msgspec
 import pyarrow as pa
 
 from sluice.aws.wire.changes import ChangeRecord
-from sluice.dynamodb_streams.images import IMAGE_FORMATS, as_sent
+from sluice.dynamodb_streams.images import IMAGE_FORMATS, as_sent, key_of
 from sluice.source.model.splits import SplitId
 
-__all__ = ["ARROW_SCHEMA", "record_batch", "to_record_batches"]
+__all__ = ["ARROW_SCHEMA", "record_batch", "snapshot_batch", "to_record_batches"]
 
 ARROW_SCHEMA: Final = pa.schema(
     [
@@ -70,7 +70,7 @@ def record_batch(split: SplitId, records: Sequence[ChangeRecord], image_format: 
     columns: list[Sequence[object]] = [
         [record.event_id for record in records],
         [record.event_name for record in records],
-        [image(change.keys) for change in changes],
+        [image(key_of(change.keys)) for change in changes],
         [image(change.new_image) for change in changes],
         [image(change.old_image) for change in changes],
         [change.stream_view_type for change in changes],
@@ -83,6 +83,27 @@ def record_batch(split: SplitId, records: Sequence[ChangeRecord], image_format: 
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=False)]
     names = [pa.repeat(pa.scalar(name, pa.string()), len(records)) for name in (split.stream, split.shard)]
     return pa.RecordBatch.from_arrays([*arrays, *names], schema=ARROW_SCHEMA)
+
+
+def snapshot_batch(
+    table: str, items: Sequence[msgspec.Raw], keys: Sequence[str], image_format: str
+) -> pa.RecordBatch:
+    """The rows of a page of a table. A scan has no times and no numbers: these columns are null.
+
+    Args:
+        keys: the attributes of the table's key.
+        image_format: a key of `IMAGE_FORMATS`.
+    """
+    image: Callable[[msgspec.Raw], str | None] = IMAGE_FORMATS[image_format]
+    columns: dict[str, Sequence[object]] = {
+        "eventName": ["SNAPSHOT"] * len(items),
+        "keys": [image(key_of(item, keys)) for item in items],
+        "newImage": [image(item) for item in items],
+        "tableName": [table] * len(items),
+    }
+    nulls = [None] * len(items)
+    arrays = [pa.array(columns.get(field.name, nulls), field.type) for field in ARROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:

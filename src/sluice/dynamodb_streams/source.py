@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from sluice.dynamodb_streams.options import (
     ALL_OPTIONS,
     COMMON_OPTIONS,
+    SNAPSHOT_OPTIONS,
     StreamsConfig,
     config_from_values,
 )
@@ -25,16 +27,20 @@ from sluice.dynamodb_streams.starting_positions import (
     initial_positions,
     starting_text,
 )
+from sluice.dynamodb_streams.table_scan import ScanRange, scan_pages
 from sluice.options import Option, OptionValues
-from sluice.source.contracts import Coordinator, ReadTask
+from sluice.source.contracts import Coordinator, ReadTask, Source
 from sluice.source.log_source import LogSource
 from sluice.source.model.splits import Split, SplitId
+from sluice.source.settings import STREAMING_OPTIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sluice.aws.calling.calls import Calls
     from sluice.aws.wire.changes import ChangeRecord
     from sluice.dynamodb_streams.client import DynamoDbStreamsLog
+    from sluice.dynamodb_streams.snapshot import SnapshotEnumerator
     from sluice.source.model.offsets import Position, SplitRange
     from sluice.source.planning.enumerator import StreamEnumerator
     from sluice.source.probing.probe import ProbeSettings
@@ -46,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 StreamArns = Mapping[str, Sequence[str]]
 _SECONDS_PER_READ: Final = 0.5
+_UNITS_OF_A_TASK: Final = 1_000.0
+"""Read capacity a second that a paced task consumes, at most: 4 MiB, which one connection gives."""
 FORMAT: Final = "dynamodb-streams"
 SCHEMA: Final = (
     "eventID string, eventName string, keys string, newImage string, oldImage string, streamViewType string, "
@@ -64,6 +72,7 @@ class DynamoDbStreamsSource(LogSource):
     name: ClassVar[str] = FORMAT
     OPTIONS: ClassVar[Sequence[Option[Any]]] = ALL_OPTIONS
     COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = COMMON_OPTIONS
+    STREAMING_OPTIONS: ClassVar[Sequence[Option[Any]]] = (*STREAMING_OPTIONS, *SNAPSHOT_OPTIONS)
     TABLE_SCHEMA: ClassVar[str | None] = SCHEMA
     TABLE_OPTIONS: ClassVar[str] = "tableName = '...'"
 
@@ -91,7 +100,7 @@ class DynamoDbStreamsSource(LogSource):
 
     @property
     def starting_text(self) -> str:
-        return starting_text(self._start)
+        return f"{starting_text(self._start)}{' after a scan' if self.config.scans else ''}"
 
     def initial_positions(self, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
         return initial_positions(self._start, splits, now, self._beside_driver())
@@ -115,7 +124,30 @@ class DynamoDbStreamsSource(LogSource):
         return replace(super().probe_settings(), seconds_per_read=_SECONDS_PER_READ, empty_pages_for=1.0)
 
     def create_coordinator(self) -> Coordinator:
-        return _StreamsCoordinator(self.create_enumerator(), self._beside_driver())
+        from sluice.dynamodb_streams.snapshot import (  # noqa: PLC0415 - see above
+            ScanSettings,
+            SnapshotEnumerator,
+            TableCatalog,
+        )
+
+        config, log = self.config, self._beside_driver()
+        settings = ScanSettings(config.scans, config.scan_segments, config.scan_read_units, self.limits)
+        tables = TableCatalog(self._table_calls(time.sleep), config.tables)
+        enumerator = SnapshotEnumerator(
+            self.create_enumerator(), tables, lambda table: log.arns_of(table)[0], log.server_time, settings
+        )
+        return _StreamsCoordinator(enumerator, log)
+
+    def deal(self, ranges: Sequence[Any]) -> list[tuple[Any, ...]]:
+        units = self.config.scan_read_units
+        if not ranges or not isinstance(ranges[0], ScanRange):
+            return super().deal(ranges)
+        if units is None:
+            return Source.deal(self, ranges)
+        # All tasks may run at the same time, so each has its share.
+        tasks = min(len(ranges), math.ceil(units / _UNITS_OF_A_TASK))
+        paced = [replace(each, units=units / tasks) for each in ranges]
+        return [tuple(paced[task::tasks]) for task in range(tasks)]
 
     def plan_bounded(self) -> tuple[Sequence[SplitRange], StreamArns]:
         if self._start == "LATEST":
@@ -133,9 +165,20 @@ class DynamoDbStreamsSource(LogSource):
     # --- in tasks -------------------------------------------------------------------------------------
 
     def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
+        if task.ranges and isinstance(task.ranges[0], ScanRange):
+            yield from self._scan(task.ranges)
+            return
         told = copy.copy(self)
         told._arns = task.assignment or {}  # noqa: SLF001 - of the same class
         yield from super(DynamoDbStreamsSource, told).read_task(task)
+
+    def _scan(self, ranges: Sequence[ScanRange]) -> Iterator[pa.RecordBatch]:
+        from sluice.dynamodb_streams.record_batches import snapshot_batch  # noqa: PLC0415 - see above
+        from sluice.source.reading.fetcher import prefetch  # noqa: PLC0415
+
+        image_format = self.config.image_format
+        for each, items in prefetch(lambda pause: scan_pages(self._table_calls(pause), ranges, pause)):
+            yield snapshot_batch(each.table, items, each.keys, image_format)
 
     # --- rows -----------------------------------------------------------------------------------------
 
@@ -184,14 +227,22 @@ class DynamoDbStreamsSource(LogSource):
         )
         return DynamoDbStreamsLog(calls, config.tables, empty_pages=empty_pages, arns=self._arns)
 
+    def _table_calls(self, pause: Callable[[float], None]) -> Calls:
+        from sluice.aws.calling.calls import Calls  # noqa: PLC0415 - see above
+        from sluice.retry import Retrier, patient  # noqa: PLC0415
+
+        backoffs = dict.fromkeys(("DescribeTable", "Scan"), patient(self.settings.read_retry_duration))
+        return Calls(self.config.connection, "dynamodb", backoffs, Retrier(sleep=pause))
+
 
 class _StreamsCoordinator(Coordinator):
     """Tells tasks which streams the tables have: each would list them itself, and again for each range."""
 
-    def __init__(self, enumerator: StreamEnumerator, log: DynamoDbStreamsLog) -> None:
+    def __init__(self, enumerator: SnapshotEnumerator | StreamEnumerator, log: DynamoDbStreamsLog) -> None:
         super().__init__(enumerator)
         self._streams = log
 
-    def assign(self, ranges: Sequence[SplitRange]) -> StreamArns:
-        """By table, the ARNs of its streams, the newest first."""
-        return {table: self._streams.arns_of(table) for table in {each.split.stream for each in ranges}}
+    def assign(self, ranges: Sequence[Any]) -> StreamArns:
+        """By table, the ARNs of its streams, the newest first; none for scans."""
+        tables = {each.split.stream for each in ranges if not isinstance(each, ScanRange)}
+        return {table: self._streams.arns_of(table) for table in tables}

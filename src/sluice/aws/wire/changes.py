@@ -20,7 +20,7 @@ from sluice.aws.wire.records import Seconds
 from sluice.aws.wire.responses import metadata_of
 from sluice.instants import micros_from_datetime, micros_from_seconds
 
-__all__ = ["Change", "ChangeRecord", "changes_of", "read_changes"]
+__all__ = ["Change", "ChangeRecord", "as_json", "changes_of", "read_changes"]
 
 _ABSENT: Final = msgspec.Raw()
 
@@ -116,19 +116,20 @@ def _of_sdk(record: Mapping[str, Any]) -> ChangeRecord:
         Change(
             change["SequenceNumber"],
             micros_from_datetime(change["ApproximateCreationDateTime"]) / 1_000_000,
-            _json(change.get("Keys")),
-            _json(change.get("NewImage")),
-            _json(change.get("OldImage")),
+            as_json(change.get("Keys")),
+            as_json(change.get("NewImage")),
+            as_json(change.get("OldImage")),
             change.get("SizeBytes", 0),
             change.get("StreamViewType"),
         ),
         record.get("eventID"),
         record.get("eventName"),
-        _json(record.get("userIdentity")),
+        as_json(record.get("userIdentity")),
     )
 
 
-def _json(value: Any) -> msgspec.Raw:
+def as_json(value: Any) -> msgspec.Raw:
+    """An item, or another value, of the SDK as the service would send it; empty for None."""
     return _ABSENT if value is None else msgspec.Raw(msgspec.json.encode(_sendable(value)))
 
 

@@ -13,6 +13,7 @@ from botocore.parsers import ResponseParserFactory
 
 from sluice.aws.errors import DamagedAnswerError
 from sluice.aws.wire.changes import read_changes
+from sluice.aws.wire.items import read_scan
 from sluice.aws.wire.request_bodies import insert_body, substitute
 from sluice.aws.wire.responses import (
     error_in_json,
@@ -106,6 +107,7 @@ _READERS: Final[_Readers] = {
     "GetRecordsOutput": read_records,
     "PutRecordsOutput": read_put_records,
     "PutRecordBatchOutput": read_put_record_batch,
+    "ScanOutput": read_scan,
     "SubscribeToShardOutput": _unread_stream,
 }
 

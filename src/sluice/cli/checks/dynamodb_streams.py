@@ -24,6 +24,10 @@ def check_dynamodb_streams(findings: Findings, identity: Identity, config: Strea
         arn = table.arn or _find_stream(findings, identity, table)
         if arn is not None:
             _check_reading(findings, identity, table, arn)
+        if config.scans:
+            target = {"TableName": (table.arn or table.name).partition("/stream/")[0]}
+            findings.attempt("dynamodb", "DescribeTable", table.name, target, read=lambda _: "")
+            findings.attempt("dynamodb", "Scan", table.name, {**target, "Limit": 1}, read=lambda _: "")
 
 
 def _find_stream(findings: Findings, identity: Identity, table: TableRef) -> str | None:

@@ -18,9 +18,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from sluice.aws.calling.calls import Calls
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.names.arns import StreamArn
+from sluice.aws.wire.items import page_of
 from sluice.cli.imports.places import SHARD_END, TRIM_HORIZON, Imported, ImportedFormatError, Place, after
 from sluice.cli.report import UsageError
 from sluice.kinesis.options.streams import StreamRef
@@ -47,13 +50,11 @@ def scan(table: str, connection: ConnectionConfig) -> list[Item]:
     items: list[Item] = []
     request: dict[str, Any] = {"TableName": table, "ConsistentRead": True}
     while True:
-        page, last = calls.call(
-            "Scan", table, request, lambda answer: (answer["Items"], answer.get("LastEvaluatedKey"))
-        )
-        items += page
-        if not last:
+        page = calls.call("Scan", table, request, page_of)
+        items += map(msgspec.json.decode, page.items)
+        if page.last_key is None:
             return items
-        request = {**request, "ExclusiveStartKey": last}
+        request = {**request, "ExclusiveStartKey": page.last_key}
 
 
 def scanned_file(file: Path) -> list[Item]:

@@ -32,7 +32,8 @@ Beside ``streams`` there are:
   before it ends: splits were lost, found or added. The first batch has it, too: Spark asks for its start
   again when it runs the batch again, and ``LATEST`` would be a later time then;
 - ``consumers``: by stream, the ARN of the consumer that this query registered. After a restart the query may
-  still deregister it.
+  still deregister it;
+- ``scan``: by stream, how far the table behind it has been read, see `Scan`. Streams are read when all are.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ __all__ = [
     "Expiry",
     "Offsets",
     "Position",
+    "Scan",
     "SplitRange",
     "before",
     "expected_record",
@@ -107,6 +109,36 @@ class Expiry:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Expiry:
         return cls(int(value["retention"]) * 1000, int(value["horizon"]) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """How far the table behind a stream has been read, whose positions are from before.
+
+    A batch reads whole segments, and its end alone says which: its start may come from another planner.
+
+    Attributes:
+        segments: into how many the table is divided.
+        begin, end: the batch that ends here has read the segments from `begin` on, up to and without `end`.
+        since: when the positions were taken (microseconds).
+    """
+
+    segments: int
+    begin: int
+    end: int
+    since: int
+
+    def to_json(self) -> dict[str, int]:
+        return {
+            "segments": self.segments,
+            "from": self.begin,
+            "next": self.end,
+            "since": self.since // 1000,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Scan:
+        return cls(int(value["segments"]), int(value["from"]), int(value["next"]), int(value["since"]) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +177,7 @@ class Offsets:
         streams: the names of all streams, also of those without a position.
         start: where the batch starts that ends here, if that is not where the one before it ends.
         consumers: by stream, the ARN of the consumer that this query registered.
+        scan: by stream, how far the table behind it has been read; empty where none is read.
     """
 
     positions: Mapping[SplitId, Position]
@@ -155,6 +188,7 @@ class Offsets:
     expiry: Mapping[str, Expiry] = field(default_factory=dict, compare=False)
     listed: int | None = field(default=None, compare=False)
     starting: Mapping[str, str] = field(default_factory=dict, compare=False)
+    scan: Mapping[str, Scan] = field(default_factory=dict)
 
     def position(self, split: SplitId) -> Position:
         """Where to read a split from. One that was not known had no record when splits were listed."""
@@ -203,6 +237,8 @@ class Offsets:
             value["starting"] = dict(sorted(self.starting.items()))
         if self.consumers:
             value["consumers"] = dict(sorted(self.consumers.items()))
+        if self.scan:
+            value["scan"] = {name: scan.to_json() for name, scan in sorted(self.scan.items())}
         return value if self.start is None else value | {"start": write(self.start)}
 
     @classmethod
@@ -227,11 +263,12 @@ class Offsets:
             expiry = {name: Expiry.from_json(item) for name, item in value.get("expiry", {}).items()}
             listed = None if value.get("listed") is None else int(value["listed"]) * 1000
             starting = {name: str(text) for name, text in value.get("starting", {}).items()}
+            scan = {name: Scan.from_json(item) for name, item in value.get("scan", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             shown = reprlib.repr(value)  # there may be 10,000 splits in it
             raise SluiceError(f"these are not offsets of this source: {shown} ({error!r})") from None
         names = frozenset(streams)
-        return cls(positions, created, names, start, consumers, expiry, listed, starting)
+        return cls(positions, created, names, start, consumers, expiry, listed, starting, scan)
 
     def with_splits(self, splits: Iterable[SplitId]) -> Offsets:
         """With a position for each of these splits, too; the same object if each has one."""

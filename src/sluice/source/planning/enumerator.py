@@ -197,6 +197,16 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             end = replace(end, start=self._splits.with_hints({**begin.positions, **found}))
         return end
 
+    def with_added(self, start: Offsets) -> Offsets:
+        """`start`, with the starting positions of streams that were added to the query.
+
+        Raises:
+            ServiceError, OptionError: as `initial`.
+        """
+        self._check_streams(start)
+        added = self._with_added(start, self._listing_for(start))
+        return replace(added, streams=frozenset(self._settings.streams))
+
     def _listing_for(self, start: Offsets) -> Listing:
         """The splits that exist, among them all that a batch from `start` needs."""
         if self._splits.wants_targets:
