@@ -269,6 +269,48 @@ def test_types_of_spark_in_a_table(spark: SparkSession, moto: Server) -> None:
     assert found == {"a": wanted, "b": wanted}
 
 
+def test_sets_updates_and_conditions(spark: SparkSession, moto: Server, write_stream: StreamWriter) -> None:
+    """Rows set their columns in items that are older, also when a batch is written again."""
+    table = create_table(moto, id="S")
+    options = {"destination": "dynamodb", "tableName": table, "keyColumns": "id"}
+    first = spark.sql(
+        """
+        SELECT * FROM VALUES ('a', 1, 'x', array('p', 'q', 'p'), array(1.5, 2.0), array(X'00')),
+            ('b', 5, 'y', array(), array(3.0), NULL) AS rows(id, version, name, ss, ns, bs)
+        """
+    )
+    write(first, moto, **options, setColumns="ss,ns,bs")
+    wanted = {
+        "a": {"version": 1, "name": "x", "ss": {"p", "q"}, "ns": {Decimal("1.5"), 2}, "bs": {b"\x00"}},
+        "b": {"version": 5, "name": "y", "ns": {3}},
+    }
+    assert {item.pop("id"): item for item in scan(moto, table)} == wanted
+
+    newer = spark.sql(
+        """
+        SELECT * FROM VALUES ('a', 2, array('r'), 7), ('b', 4, array('r'), 8), ('c', 1, NULL, 9)
+            AS rows(id, version, ss, extra)
+        """
+    )
+    options |= {
+        "setColumns": "ss",
+        "writeMode": "update",
+        "condition": "attribute_not_exists(id) OR #version < :version",
+    }
+    for _ in range(2):
+        write(newer.coalesce(1), moto, **options)
+    wanted["a"] |= {"version": 2, "ss": {"r"}, "extra": 7}
+    wanted["c"] = {"version": 1, "extra": 9}
+    assert {item.pop("id"): item for item in scan(moto, table)} == wanted
+
+    del options["setColumns"]
+    rows = spark.range(300).selectExpr("concat('k', id % 50) AS id", "int(id) AS version", "id AS n")
+    # The emulator sets all tables back where a transaction is cancelled, so it takes one at a time.
+    write_stream(rows.coalesce(1), moto, **options, maxInFlightRequests="1")
+    found = {item["id"]: item for item in scan(moto, table)}
+    assert {found[f"k{n}"]["version"] for n in range(50)} == set(range(250, 300))
+
+
 def test_a_stream_of_changes_to_a_table(
     spark: SparkSession, moto: Server, write_stream: StreamWriter
 ) -> None:

@@ -63,6 +63,19 @@ SINKS: Mapping[str, Mapping[str, str]] = {
     "aggregating": {"destination": "kinesis", "streamArn": STREAM, "aggregate": "true"},
     "firehose": {"destination": "firehose", "deliveryStream": "d"},
     "dynamodb": {"destination": "dynamodb", "tableName": "table"},
+    "updates": {
+        "destination": "dynamodb",
+        "tableName": "table",
+        "keyColumns": "id",
+        "operationColumn": "op",
+        "writeMode": "update",
+    },
+    "conditions": {
+        "destination": "dynamodb",
+        "tableName": "table",
+        "keyColumns": "id",
+        "condition": "v < :v",
+    },
     "sqs": {"destination": "sqs", "queueUrl": "http://127.0.0.1:9/1/jobs"},
     "s3": {"destination": "s3", "path": "s3://lake/events"},
     "files": {"destination": "Files", "path": "s3://lake/events"},
@@ -77,12 +90,14 @@ NEEDS = {
     "aggregating": ["kinesis:PutRecords", "kinesis:ListShards"],
     "firehose": ["firehose:PutRecordBatch"],
     "dynamodb": ["dynamodb:BatchWriteItem"],
+    "updates": ["dynamodb:UpdateItem", "dynamodb:DeleteItem"],
+    "conditions": ["dynamodb:PutItem"],
     "sqs": ["sqs:SendMessage"],
     "s3": S3,
     "files": S3,
     "dead letters": ["sqs:SendMessage", "s3:PutObject"],
 }
-WRITES = re.compile(r":(Put|Delete|Send|Batch|Create|Register|Deregister|Subscribe|Upload|Complete)")
+WRITES = re.compile(r":(Put|Update|Delete|Send|Batch|Create|Register|Deregister|Subscribe|Upload|Complete)")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -125,7 +125,17 @@ def _check_described(service: str, findings: Findings, identity: Identity, given
         findings.attempt("kinesis", "ListShards", name, request, read=lambda answer: len(answer["Shards"]))
     where = f"arn:{identity.partition}:{service}:{findings.connection.region or '*'}:*:{described.resource}"
     unknown = name if name.startswith("arn:") else f"{where}{name}"
-    identity.may(f"{service}:{described.write}", (found or {}).get(described.arn, unknown), why=_WRITES)
+    for write in _writes(service, given):
+        identity.may(f"{service}:{write}", (found or {}).get(described.arn, unknown), why=_WRITES)
+
+
+def _writes(service: str, given: Mapping[str, str]) -> Sequence[str]:
+    """The actions that write. Those of a transaction of DynamoDB are named as what it does."""
+    updates = given.get("writemode", "").lower() == "update"
+    if service != "dynamodb" or not (updates or "condition" in given):
+        return [_DESCRIBED[service].write]
+    deletes = ["DeleteItem"] if "operationcolumn" in given else []
+    return ["UpdateItem" if updates else "PutItem", *deletes]
 
 
 def _s3(findings: Findings, identity: Identity, given: Mapping[str, str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -13,7 +14,9 @@ from sluice.destinations.dynamodb.values import (
     UnsupportedValueError,
     canonical,
     serializer,
+    set_serializer,
     size_of_item,
+    unsupported_set,
     unsupported_type,
 )
 from sluice.errors import InvalidRecordError, OptionError
@@ -24,22 +27,27 @@ __all__ = ["DynamoDbRowConverter", "DynamoDbWrite"]
 _NAME: Final = "dynamodb"
 _ITEM: Final = "item"
 _MAX_KEY: Final = 2048  # bytes, for a partition key; a sort key has at most 1024
+_PLACEHOLDER: Final = re.compile(r":(\w+)")
+
+Operation = Literal["PUT", "UPDATE", "DELETE"]
 
 
 class DynamoDbWrite(NamedTuple):
     """One write.
 
     Attributes:
-        operation: ``PUT`` or ``DELETE``.
-        attributes: the item to put, or the key to delete.
+        operation: ``PUT``, ``UPDATE`` or ``DELETE``.
+        attributes: the item to put, the key and the attributes to set, or the key to delete.
         key: equal for writes to the same item; None if the table's key columns are not known.
         size: bytes, as DynamoDB counts them.
+        values: of the placeholders in the condition.
     """
 
-    operation: Literal["PUT", "DELETE"]
+    operation: Operation
     attributes: Mapping[str, AttributeValue]
     key: Hashable
     size: int
+    values: Mapping[str, AttributeValue] = {}
 
 
 class _Columns(NamedTuple):
@@ -64,17 +72,32 @@ class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
     Every column becomes an attribute. If the only column, besides the operation column, is a struct named
     ``item``, its fields become the attributes instead. A null becomes no attribute.
 
-    Of the rows of one batch that have the same key, only the last is written. Across batches the writer keeps
-    the order of writes with the same key: see `DynamoDbDestination.ordering_key`.
+    Of the rows of one batch that have the same key, only the last is written, unless rows update items or
+    have a condition. Across batches the writer keeps the order of writes with the same key: see
+    `DynamoDbDestination.ordering_key`.
 
     Args:
         key_columns: the attributes of the table's key; empty if not known.
         operation_column: the column that holds ``PUT`` or ``DELETE``; without it every row is put.
+        set_columns: arrays that become sets.
+        updates: whether rows that are not deleted set attributes, and leave others as they are.
+        condition: whose placeholders ``:name`` are values of columns; None: there is none.
     """
 
-    def __init__(self, *, key_columns: Sequence[str] = (), operation_column: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        key_columns: Sequence[str] = (),
+        operation_column: str | None = None,
+        set_columns: Sequence[str] = (),
+        updates: bool = False,
+        condition: str | None = None,
+    ) -> None:
         self._keys = tuple(key_columns)
         self._operation = operation_column
+        self._sets = frozenset(set_columns)
+        self._updates = updates
+        self._named = None if condition is None else frozenset(_PLACEHOLDER.findall(condition))
 
     def open(self, schema: StructType, origin: Origin | None = None) -> None:  # noqa: ARG002
         """Checks the columns.
@@ -98,10 +121,11 @@ class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
         if not fields:
             problems.append("there is no column to write")
         for name, kind in fields.items():
-            why = "has no name" if not name else unsupported_type(kind)
+            why = "has no name" if not name else self._why_not(name, kind)
             if why is not None:
                 problems.append(f"column '{name}' {why}")
         problems += filter(None, (_key_problem(key, fields) for key in self._keys))
+        problems += self._missing_columns(fields)
         if problems:
             raise OptionError(f"destination '{_NAME}': " + "; ".join(problems))
 
@@ -114,8 +138,9 @@ class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
         """
         columns = self._split_columns(batch)
         last_rows = self._last_rows(columns)
-        serializers = [serializer(array.type) for array in columns.arrays]
-        key_positions = [position for position, name in enumerate(columns.names) if name in self._keys]
+        serializers = self._serializers(columns.names, columns.arrays)
+        needed = {*self._keys, *(self._named or ())}  # of a row to delete
+        identifying = [position for position, name in enumerate(columns.names) if name in needed]
         all_positions = range(len(columns.names))
         names, items = columns.names, columns.items
         for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
@@ -133,18 +158,49 @@ class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
                 if items is not None and not items[row].is_valid:
                     raise _invalid(row, "column 'item' is null")
                 operation = _operation(row, operations[offset]) if operations is not None else "PUT"
-                positions = key_positions if operation == "DELETE" else all_positions
-                attributes: dict[str, AttributeValue] = {}
+                positions = identifying if operation == "DELETE" else all_positions
+                made: dict[str, AttributeValue] = {}
                 for position in positions:
-                    value = values[position][offset]
-                    if value is not None:
-                        try:
-                            attributes[names[position]] = serializers[position](value)
-                        except UnsupportedValueError as error:
-                            raise _invalid(row, f"column '{names[position]}' {error}") from None
-                key = self._key(row, attributes)
-                if key is None or last_rows[key] == row:
-                    yield DynamoDbWrite(operation, attributes, key, size_of_item(attributes))
+                    if (value := values[position][offset]) is not None:
+                        made |= _attribute(row, names[position], serializers[position], value)
+                key = self._key(row, made)
+                if self._named is not None or self._updates:
+                    yield self._conditional(row, operation, made, key)
+                elif key is None or last_rows[key] == row:
+                    yield DynamoDbWrite(operation, made, key, size_of_item(made))
+
+    def _conditional(
+        self, row: int, operation: Operation, made: Mapping[str, AttributeValue], key: Hashable
+    ) -> DynamoDbWrite:
+        """A write that depends on the item, so each of a key's rows counts."""
+        for name in sorted(self._named or ()):
+            if name not in made:
+                raise _invalid(row, f"column '{name}' (condition) is null")
+        attributes = made
+        if operation == "DELETE":
+            attributes = {name: made[name] for name in self._keys}
+        elif self._updates:
+            operation = "UPDATE"
+            if made.keys() <= {*self._keys}:
+                raise _invalid(row, "every column but the key is null, and writeMode is update")
+        named = {f":{name}": made[name] for name in self._named or ()}
+        return DynamoDbWrite(operation, attributes, key, size_of_item(attributes), named)
+
+    def _serializers(
+        self, names: Sequence[str], arrays: Sequence[Any]
+    ) -> list[Callable[[Any], AttributeValue | None]]:
+        return [
+            set_serializer(array.type) if name in self._sets else serializer(array.type)
+            for name, array in zip(names, arrays, strict=True)
+        ]
+
+    def _missing_columns(self, fields: Mapping[str, Any]) -> Iterator[str]:
+        for option, names in (("setColumns", self._sets), ("condition", self._named or ())):
+            for name in sorted({*names} - fields.keys()):
+                yield f"option '{option}' has {name!r}: there is no such column"
+
+    def _why_not(self, name: str, kind: Any) -> str | None:
+        return unsupported_set(kind) if name in self._sets else unsupported_type(kind)
 
     def _split_columns(self, batch: pa.RecordBatch) -> _Columns:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -205,6 +261,17 @@ class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
         return self._operation is not None and name.lower() == self._operation.lower()
 
 
+def _attribute(
+    row: int, name: str, make: Callable[[Any], AttributeValue | None], value: Any
+) -> dict[str, AttributeValue]:
+    """What becomes of a column's value; nothing of an empty set."""
+    try:
+        made = make(value)
+    except UnsupportedValueError as error:
+        raise _invalid(row, f"column '{name}' {error}") from None
+    return {} if made is None else {name: made}
+
+
 def _attributes(columns: Sequence[Any]) -> Sequence[Any]:
     """What becomes attributes: the columns; if the only one is a struct named ``item``, its fields."""
     if [column.name.lower() for column in columns] == [_ITEM] and hasattr(columns[0].dataType, "fields"):
@@ -225,7 +292,7 @@ def _key_problem(key: str, fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _operation(row: int, text: str | None) -> Literal["PUT", "DELETE"]:
+def _operation(row: int, text: str | None) -> Operation:
     operation = (text or "").upper()
     if operation == "PUT":
         return "PUT"

@@ -1,6 +1,10 @@
 """DynamoDB: rows become items of a table, in batches, through ``BatchWriteItem``.
 
-Limits: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_BatchWriteItem.html
+Rows that update items or have a condition go through ``TransactWriteItems``: in no other batch of the API
+does an update create an item that is not there.
+
+Limits: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_BatchWriteItem.html,
+https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_TransactWriteItems.html
 """
 
 from __future__ import annotations
@@ -14,13 +18,14 @@ from typing import Any, ClassVar, Final
 from sluice.aws.calling.connection import ConnectionConfig
 from sluice.aws.wire.request_bodies import PreparedParameter
 from sluice.destinations.common.batch_call import BatchCall, Refusal
+from sluice.destinations.common.counters import Counters
 from sluice.destinations.common.entries import BYTES, wrong_entry
 from sluice.destinations.common.parted_requests import AwsDestination
 from sluice.destinations.dynamodb.converter import DynamoDbRowConverter, DynamoDbWrite
 from sluice.destinations.dynamodb.items_in_use import items_in_use
 from sluice.destinations.dynamodb.values import canonical
 from sluice.errors import ServiceError
-from sluice.options import TEXT, Kind, Option, OptionValues, matching
+from sluice.options import TEXT, Kind, Option, OptionValues, choice, matching
 from sluice.sink import SinkLimits, SubmitResult
 
 __all__ = ["DynamoDbDestination"]
@@ -33,15 +38,33 @@ _DUPLICATES: Final = "Provided list of item keys contains duplicates"
 _NOT_FOR_AN_ITEM: Final = (_DUPLICATES, "The provided key element does not match the schema")
 _PLACEHOLDER: Final[Any] = ({"DeleteRequest": {"Key": {}}},)
 # From global tables with strong consistency, when two regions write an item at the same time.
-_TRANSIENT: Final = frozenset({"ReplicatedWriteConflictException"})
+_TRANSIENT: Final = frozenset({"ReplicatedWriteConflictException", "TransactionInProgressException"})
+_PLACED: Final[Any] = ({"Delete": {"TableName": "", "Key": {}}},)
+_REASONS: Final = re.compile(r"\[([A-Za-z, ]+)\]")
+_FAILED: Final = "ConditionalCheckFailed"
+_NAME: Final = re.compile(r"#(\w+)")
+_REFUSED: Final = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded", "DuplicateItem"})
+"""Reasons for which an entry would be refused again."""
+_LOAD: Final = {
+    "ProvisionedThroughputExceeded": "ProvisionedThroughputExceededException",
+    "ThrottlingError": "ThrottlingException",
+}
+"""Reasons to the error codes that other operations have for them."""
 _ARN: Final = re.compile(
     r"arn:aws[a-z-]*:dynamodb:(?P<region>[a-z0-9-]+):\d{12}:table/(?P<name>[a-zA-Z0-9_.-]+)"
 )
 
 
-def _parse_keys(text: str) -> tuple[str, ...]:
+def _parse_names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
-    if "" in names or len(names) > 2 or len(set(names)) < len(names):
+    if "" in names or len(set(names)) < len(names):
+        raise ValueError(text)
+    return names
+
+
+def _parse_keys(text: str) -> tuple[str, ...]:
+    names = _parse_names(text)
+    if len(names) > 2:
         raise ValueError(text)
     return names
 
@@ -72,6 +95,30 @@ KEY_COLUMNS: Option[tuple[str, ...]] = Option(
 )
 
 
+SET_COLUMNS: Option[tuple[str, ...]] = Option(
+    "setColumns",
+    Kind("names", "names of columns, comma-separated, none twice", _parse_names),
+    None,
+    "Arrays that are written as sets (`SS`, `NS`, `BS`), comma-separated. An empty one is left out.",
+)
+WRITE_MODE = Option(
+    "writeMode",
+    choice("put", "update"),
+    "put",
+    "`put` replaces items. `update` sets the columns of a row that are not null, leaves other attributes as "
+    "they are, and creates items that do not exist; needs `keyColumns`.",
+)
+CONDITION = Option(
+    "condition",
+    TEXT,
+    None,
+    "[Condition](https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/"
+    "Expressions.ConditionExpressions.html) on the item that a row writes or deletes. If it does not hold, "
+    "the row is left out. `:name` is the row's value of a column, `#name` an attribute; needs "
+    "`keyColumns`.",
+)
+
+
 class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
     """Writes items to a table.
 
@@ -80,26 +127,39 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         table: name or ARN of the table.
         key_columns: the table's key columns; empty if not known.
         operation_column: the column that holds ``PUT`` or ``DELETE``; None to put every row.
+        set_columns: arrays that are written as sets.
+        updates: whether rows that are not deleted set attributes, and leave others as they are.
+        condition: on the item that a row writes; None: there is none.
 
     Attributes:
         ordering_key: the key of the written item: the next write to an item is sent when the one before it
             has been accepted. None if the key columns are not known.
     """
 
-    OPTIONS: ClassVar[Sequence[Option[Any]]] = (TABLE_NAME, OPERATION_COLUMN, KEY_COLUMNS)
+    OPTIONS: ClassVar[Sequence[Option[Any]]] = (
+        TABLE_NAME,
+        OPERATION_COLUMN,
+        KEY_COLUMNS,
+        SET_COLUMNS,
+        WRITE_MODE,
+        CONDITION,
+    )
     LIMITS: ClassVar[SinkLimits] = SinkLimits(
         max_batch_size=25,
         max_batch_size_in_bytes=16_000 * _KB,
         max_record_size_in_bytes=400 * _KB,
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each option
         self,
         connection: ConnectionConfig,
         table: str,
         *,
         key_columns: Sequence[str] = (),
         operation_column: str | None = None,
+        set_columns: Sequence[str] = (),
+        updates: bool = False,
+        condition: str | None = None,
     ) -> None:
         arn = _ARN.fullmatch(table)
         if arn is not None and connection.region is None:
@@ -108,7 +168,13 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         self._table = table
         self._keys = tuple(key_columns)
         self._operation = operation_column
-        super().__init__(BatchCall(connection, "dynamodb", "BatchWriteItem", name, transient=_TRANSIENT))
+        self._sets = tuple(set_columns)
+        self._updates = updates
+        self._condition = condition
+        self._is_transactional = updates or condition is not None
+        self._counters = Counters()
+        operation = "TransactWriteItems" if self._is_transactional else "BatchWriteItem"
+        super().__init__(BatchCall(connection, "dynamodb", operation, name, transient=_TRANSIENT))
         self._place = (connection.endpoint_url, connection.region, name)
         self.name = f"dynamodb table '{name}'"
         self.ordering_key = _key if self._keys else None
@@ -124,10 +190,36 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
             values.reject(
                 OPERATION_COLUMN.key, f"is {operation!r}, which is one of '{KEY_COLUMNS.key}' as well"
             )
-        return None if table is None else cls(connection, table, key_columns=keys, operation_column=operation)
+        sets, updates = values.get(SET_COLUMNS) or (), values.get(WRITE_MODE) == "update"
+        if both := {*sets} & {*keys}:
+            values.reject(SET_COLUMNS.key, f"has {min(both)!r}, which is one of '{KEY_COLUMNS.key}' as well")
+        for option in (WRITE_MODE, CONDITION):
+            if (option is CONDITION or updates) and values.given(option) and not values.given(KEY_COLUMNS):
+                values.reject(option.key, f"needs '{KEY_COLUMNS.key}'")
+        if table is None:
+            return None
+        return cls(
+            connection,
+            table,
+            key_columns=keys,
+            operation_column=operation,
+            set_columns=sets,
+            updates=updates,
+            condition=values.get(CONDITION),
+        )
 
     def create_converter(self) -> DynamoDbRowConverter:
-        return DynamoDbRowConverter(key_columns=self._keys, operation_column=self._operation)
+        return DynamoDbRowConverter(
+            key_columns=self._keys,
+            operation_column=self._operation,
+            set_columns=self._sets,
+            updates=self._updates,
+            condition=self._condition,
+        )
+
+    def figures(self) -> Mapping[str, float]:
+        """Rows that were left out because the condition did not hold."""
+        return self._counters.read()
 
     def size_in_bytes(self, entry: DynamoDbWrite) -> int:
         """The size of the names and values of the item, or of the key to delete.
@@ -157,8 +249,66 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         )
 
     def send_part(self, entries: Sequence[DynamoDbWrite]) -> list[Refusal | None]:
+        if self._is_transactional:
+            return self._transact(entries)
         unprocessed = {id(entry) for entry in self._write(entries)}
         return [_UNPROCESSED if id(entry) in unprocessed else None for entry in entries]
+
+    def _transact(self, entries: Sequence[DynamoDbWrite]) -> list[Refusal | None]:
+        """Sends a transaction, again without those for which it was cancelled for good."""
+        results: dict[int, Refusal | None] = {}
+        while left := [place for place in range(len(entries)) if place not in results]:
+            outcomes = self._send_transaction([entries[place] for place in left])
+            results |= {left[index]: outcome for index, outcome in outcomes.items()}
+        return [results[place] for place in range(len(entries))]
+
+    def _send_transaction(self, entries: Sequence[DynamoDbWrite]) -> dict[int, Refusal | None]:
+        """What became of the entries. If it was cancelled for some for good, of these alone."""
+        ((name, fields),) = _PLACED[0].items()
+        placeholder = ({name: {**fields, "TableName": self._table}},)
+        try:
+            self.call(TransactItems=PreparedParameter(list(map(self._action, entries)), placeholder))
+        except ServiceError as error:
+            found = _REASONS.search(error.sentence)
+            reasons = found[1].split(", ") if found else []
+            if error.code != "TransactionCanceledException" or len(reasons) != len(entries):
+                raise
+            failed = [place for place, reason in enumerate(reasons) if reason == _FAILED]
+            self._counters.add(conditionFailed=len(failed))
+            refused = {
+                place: Refusal(reason, "the transaction was cancelled for it", "reject")
+                for place, reason in enumerate(reasons)
+                if reason in _REFUSED
+            }
+            if failed or refused:
+                return {**dict.fromkeys(failed), **refused}
+            code = next((_LOAD.get(each, each) for each in reasons if each != "None"), error.code)
+            return dict.fromkeys(range(len(entries)), Refusal(code, error.sentence, "retry"))
+        return dict.fromkeys(range(len(entries)))
+
+    def _action(self, entry: DynamoDbWrite) -> dict[str, Any]:
+        fields: dict[str, Any] = {"TableName": self._table}
+        names, values = {}, dict(entry.values)
+        if self._condition is not None:
+            fields["ConditionExpression"] = self._condition
+            names = {f"#{name}": name for name in _NAME.findall(self._condition)}
+        if entry.operation == "PUT":
+            fields["Item"] = entry.attributes
+        else:
+            key = {name: value for name, value in entry.attributes.items() if name in self._keys}
+            fields["Key"] = key
+        if entry.operation == "UPDATE":
+            sets = []
+            for number, (name, value) in enumerate(entry.attributes.items()):
+                if name not in self._keys:
+                    names[f"#sluice_{number}"], values[f":sluice_{number}"] = name, value
+                    sets.append(f"#sluice_{number} = :sluice_{number}")
+            fields["UpdateExpression"] = f"SET {', '.join(sets)}"
+        if names:
+            fields["ExpressionAttributeNames"] = names
+        if values:
+            fields["ExpressionAttributeValues"] = values
+        return {entry.operation.capitalize(): fields}
 
     def _write(self, entries: Sequence[DynamoDbWrite]) -> list[DynamoDbWrite]:
         """Sends one request; returns the writes that the answer calls unprocessed."""

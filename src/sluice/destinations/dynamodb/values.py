@@ -24,7 +24,9 @@ __all__ = [
     "UnsupportedValueError",
     "canonical",
     "serializer",
+    "set_serializer",
     "size_of_item",
+    "unsupported_set",
     "unsupported_type",
 ]
 
@@ -70,6 +72,15 @@ def unsupported_type(kind: Any, depth: int = 1) -> str | None:
     return f"has type {name}, which DynamoDB does not have: cast it to string"
 
 
+def unsupported_set(kind: Any) -> str | None:
+    """The reason why a column of a Spark type cannot be written as a set; None if it can."""
+    element = getattr(kind, "elementType", None)
+    name = "" if element is None else element.simpleString()
+    if name in ("", "boolean", "void") or inner_types(element) or unsupported_type(element) is not None:
+        return f"is {kind.simpleString()}: a set is an array of strings, numbers or binary"
+    return None
+
+
 # --- Arrow's types ------------------------------------------------------------------------------------
 
 
@@ -89,6 +100,20 @@ def serializer(kind: pa.DataType) -> _Serializer:
         if fits(kind):
             return made
     return _unsupported
+
+
+def set_serializer(kind: pa.DataType) -> Callable[[Any], AttributeValue | None]:
+    """As `serializer`, of a list that becomes a set. DynamoDB has no empty set: None is made of it."""
+    element = serializer(kind.value_type)
+
+    def serialize(values: Any) -> AttributeValue | None:
+        if any(value is None for value in values):
+            raise UnsupportedValueError("is a set with a null")
+        members = {canonical(member): member for member in map(element, values)}
+        types = {kind for member in members.values() for kind in member}
+        return {f"{types.pop()}S": [next(iter(m.values())) for m in members.values()]} if types else None
+
+    return serialize
 
 
 def _of_list(element: _Serializer) -> _Serializer:
@@ -200,8 +225,9 @@ def _size(value: AttributeValue) -> int:
         return 1 + (len(digits) + 1) // 2 + int(content.startswith("-"))
     if kind == "B":
         return len(content)
-    if kind == "L":
-        return _COLLECTION_OVERHEAD + sum(1 + _size(each) for each in content)
+    if kind in _SETS or kind == "L":
+        members = content if kind == "L" else [{kind[0]: each} for each in content]
+        return _COLLECTION_OVERHEAD + sum(1 + _size(each) for each in members)
     if kind == "M":
         return _COLLECTION_OVERHEAD + len(content) + size_of_item(content)
     return 1  # BOOL, NULL
