@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
+import socket
 import subprocess
 import tempfile
 import time
 import uuid
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from integration.support.servers import LOOPBACK, free_port, leashed
 
 _BROKER = "org.apache.kafka:kafka_2.13:3.9.1"
 _READY_TIMEOUT = 180.0
+_PAUSE = 0.1  # seconds
 _CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
@@ -70,12 +70,7 @@ def kafka() -> Iterator[str]:
         )
         with leashed((*run, "kafka.Kafka", str(settings)), directory) as process:
             servers = f"{LOOPBACK}:{port}"
-            _wait_for(servers, process, directory / "log")
-            with (
-                warnings.catch_warnings()
-            ):  # the client leaves open what was refused before the broker was there
-                warnings.simplefilter("ignore", ResourceWarning)
-                gc.collect()
+            _wait_for(port, process, directory / "log")
             yield servers
 
 
@@ -98,12 +93,15 @@ def _settings(port: int, controller: int, data: Path) -> str:
     )
 
 
-def _wait_for(servers: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + _READY_TIMEOUT
     while process.poll() is None and time.monotonic() < end:
         with contextlib.suppress(KafkaError, OSError):
-            consumer: Any = KafkaConsumer(bootstrap_servers=servers)
+            # The client comes second: it leaves sockets open whose connections are refused.
+            socket.create_connection((LOOPBACK, port), timeout=1).close()
+            consumer: Any = KafkaConsumer(bootstrap_servers=f"{LOOPBACK}:{port}")
             consumer.topics()
             consumer.close()
             return
+        time.sleep(_PAUSE)
     raise RuntimeError(f"Kafka does not start; its log ends with:\n{log.read_text()[-2000:]}")
