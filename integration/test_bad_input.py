@@ -106,7 +106,7 @@ def test_a_schema_of_the_users_own_is_refused(
 
 KINESIS = {"destination": "kinesis", "streamName": "orders"}
 SINK_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
-    "no destination": ({}, "option 'destination' is required: dynamodb, firehose, http, kinesis, s3, sqs"),
+    "no destination": ({}, "option 'destination' is required: dynamodb, files, firehose, http, "),
     "unknown": ({**KINESIS, "frobnicate": "1"}, "option 'frobnicate' is not known: those spelled most "),
     "misspelt secret": (
         {**KINESIS, "awsSecretAccesKey": SECRET},
