@@ -1,7 +1,7 @@
 """Finds the messages of OptionError and ServiceError in the source, and compares them with the page.
 
 A message is what is written in the source, with ``…`` for what is known only when it is raised. Names of
-modules (``STREAM_NAME.key``) are replaced by their values. Run it to see what docs/troubleshooting.md lacks,
+modules (``STREAM_NAME.key``) are replaced by their values. Run it to see what docs/messages.md lacks,
 and what it has too much; with --check, either fails.
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = ROOT / "src"
-PAGE: Final = ROOT / "docs" / "troubleshooting.md"
+PAGE: Final = ROOT / "docs" / "messages.md"
 ERRORS: Final = frozenset({"OptionError", "ServiceError"})
 # What notes a problem for one OptionError that has them all; the message is the last argument.
 NOTES: Final = frozenset({"reject", "reject_each", "reject_value", "refuse"})

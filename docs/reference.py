@@ -12,7 +12,7 @@ from typing import Any
 from sluice.aws.calling.connection import CONNECTION_OPTIONS
 from sluice.aws.names.foreign_names import CONNECTION_NAMES
 from sluice.destinations.dynamodb import DynamoDbDestination
-from sluice.destinations.files import FilesDestination, S3Destination
+from sluice.destinations.files import FilesDestination
 from sluice.destinations.firehose import FirehoseDestination
 from sluice.destinations.http import HttpDestination
 from sluice.destinations.kinesis import KinesisStreamsDestination
@@ -29,10 +29,10 @@ from sluice.sink.rate import causes
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (
     "docs/options.md",
-    "docs/sink.md",
+    "docs/write.md",
     "docs/destinations.md",
-    "docs/dynamodb-streams.md",
-    "docs/names.md",
+    "docs/read.md",
+    "docs/migrate.md",
 )
 DESTINATIONS: dict[str, type[DestinationClass]] = {
     "kinesis": KinesisStreamsDestination,
@@ -41,7 +41,7 @@ DESTINATIONS: dict[str, type[DestinationClass]] = {
     "sqs": SqsDestination,
     "http": HttpDestination,
 }
-COMMITTING = {"s3": S3Destination, "files": FilesDestination}
+COMMITTING = {"files": FilesDestination}  # s3 has the same options
 BACKOFF = re.compile(r"(?P<operation>\w+)(?P<part>MaxRetries|BackoffBase|BackoffMax|BackoffExponent)\Z")
 BLOCK = re.compile(r"(<!-- begin (?P<name>\w+) -->\n).*?(<!-- end (?P=name) -->)", re.DOTALL)
 
@@ -72,18 +72,15 @@ def backoff_table(options: Sequence[Option[Any]]) -> str:
 
 
 def names_table(names: Iterable[ForeignName]) -> str:
-    """One row for each name of another connector."""
+    """One row for each option, with the names of one connector for it. An error explains all other names."""
+    by_option: dict[tuple[str, str], list[str]] = {}
+    for each in names:
+        if isinstance(each, Taken):
+            by_option.setdefault((each.origin, each.key), []).append(f"`{each.name}`")
     return rows(
-        ("name", "of", "here"),
-        [
-            (f"`{each.name}`", each.origin, f"`{each.key}`" if isinstance(each, Taken) else _quoted(each.why))
-            for each in names
-        ],
+        ("connector", "name there", "name here"),
+        [(origin, ", ".join(by_option[origin, key]), f"`{key}`") for origin, key in sorted(by_option)],
     )
-
-
-def _quoted(why: str) -> str:
-    return re.sub(r"'(\w[\w.*]*)'", r"`\1`", why)
 
 
 def destinations_table() -> str:

@@ -81,7 +81,7 @@ def run(chosen: list[str], endpoint: str, directory: Path, settings: Mapping[str
     (directory / "spark-defaults.conf").write_text("".join(lines))
     log = directory / "spark.log"
     with log.open("wb") as errors:
-        done = subprocess.run(  # noqa: S603 - this Python, and files beside this one
+        done = subprocess.run(  # noqa: S603 - this Python, and files in this folder
             (sys.executable, "-c", PROGRAM, *(str(_path(name)) for name in chosen)),
             cwd=HERE.parent,
             env={

@@ -1,7 +1,7 @@
 """Reads a stream, changes its records and writes them to another one: all there is, and then it ends.
 
-Without the trigger it goes on until it is stopped. Started again with the same checkpoint, it goes on where
-it ended.
+Without the trigger it runs until it is stopped. Started again with the same checkpoint, it resumes where
+it left off.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """Counts clicks by section and ten seconds. Rows are not dropped for being read late.
 
-`maxDrift` and the watermark have the same duration: docs/watermarks.md says why.
+`maxDrift` and the watermark have the same duration: docs/read.md says why.
 """
 
 import tempfile

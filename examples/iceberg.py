@@ -1,6 +1,6 @@
 """Commits to an Iceberg table with PyIceberg: each micro-batch is one snapshot, with each row once.
 
-docs/custom-committer.md explains the choices, and when Spark's own Iceberg sink is better. The table must
+docs/custom-destinations.md explains the choices, and when Spark's own Iceberg sink is better. The table must
 exist and have no partitions. Driver and executors need `pyiceberg[pyarrow,sql-sqlite]`.
 """
 

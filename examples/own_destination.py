@@ -1,6 +1,6 @@
-"""Writes rows with a destination of one's own: batching, retries and rates are the sink's.
+"""Writes rows with a custom destination: the sink handles batching, retries and rates.
 
-This one appends to a file, request by request. docs/custom-destination.md has one for a service, with all
+This one appends to a file, request by request. docs/custom-destinations.md has one for a service, with all
 that may be in it.
 """
 

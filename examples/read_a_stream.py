@@ -1,4 +1,4 @@
-"""Reads what a stream holds now, and shows it. A batch read: no checkpoint, no query that goes on."""
+"""Reads what a stream holds now, and shows it. A batch read: no checkpoint, and no query that keeps running."""
 
 from pyspark.sql import SparkSession
 

@@ -1,7 +1,7 @@
 """Runs the tests that hold decoders against those of others, with new random documents until the time is up.
 
-``python -m integration.fuzz --minutes 10``. Each round has a seed of its own, which is printed: with
-``--seed`` a round is had again.
+``python -m integration.fuzz --minutes 10``. Each round has its own seed, which is printed: ``--seed`` repeats
+a round.
 """
 
 from __future__ import annotations

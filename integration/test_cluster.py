@@ -90,8 +90,8 @@ def reading(
 ) -> Iterator[Scene]:
     """Reads what is put meanwhile; then checks what holds in each scene, and prints its figures.
 
-    `before`: a run of the query that this one goes on with; `millis_per_row`: that a task takes for a row,
-    besides.
+    `before`: a run of the query from which this one resumes; `millis_per_row`: extra time of a task for a
+    row.
     """
     made = Scene(scene, cluster, producer)
     given = {**base, **options}
@@ -208,7 +208,7 @@ def test_power_off(application: Cluster, producer: TimedProducer) -> None:
 
 
 def test_cable_out(application: Cluster, producer: TimedProducer) -> None:
-    """A worker's host loses its network for half a minute. Its processes go on meanwhile."""
+    """A worker's host loses its network for half a minute. Its processes keep running."""
     cut = application.host(WORKERS[1])
     with reading(application, producer, "cable out", agent="workers") as scene:
         scene.wait_for_agents()
@@ -224,7 +224,7 @@ def test_cable_out(application: Cluster, producer: TimedProducer) -> None:
 
 @pytest.mark.parametrize("agent", ["driver", "workers"])
 def test_frozen_agent(application: Cluster, producer: TimedProducer, agent: str) -> None:
-    """An agent stands still for a quarter of a minute, and goes on."""
+    """An agent is frozen for a quarter of a minute, and resumes."""
     host = DRIVER if agent == "driver" else WORKERS[2]
     with reading(application, producer, f"frozen agent ({agent})", agent=agent) as scene:
         scene.wait_for_agents([host])
@@ -346,7 +346,7 @@ def test_driver_known_by_name(cluster: Cluster, producer: TimedProducer) -> None
 
 
 def test_driver_elsewhere(cluster: Cluster, producer: TimedProducer) -> None:
-    """The driver's host is gone. Its query goes on from another host, and reads each record once."""
+    """The driver's host is gone. Its query resumes on another host, and reads each record once."""
     settings = {**SETTINGS, "spark.cores.max": "3"}
     cluster.start_driver(settings)
     with cluster.query(producer.stream, {**PUSHED, "agent": "workers"}) as first:

@@ -1,4 +1,4 @@
-"""Compaction is killed at every call that changes something, and runs beside drivers and readers."""
+"""Compaction is killed at every call that changes something, and runs in parallel to drivers and readers."""
 
 from __future__ import annotations
 

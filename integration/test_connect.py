@@ -1,4 +1,4 @@
-"""Both formats with Spark Connect, as docs/sql-and-connect.md shows them."""
+"""Both formats with Spark Connect, as docs/recipes.md shows them."""
 
 from __future__ import annotations
 

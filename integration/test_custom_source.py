@@ -1,4 +1,4 @@
-"""The sources of docs/custom-source.md, as they are printed: in Spark, on S3, before a Kafka broker."""
+"""The sources of docs/custom-sources.md, as they are printed: in Spark, on S3, before a Kafka broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sluice.source import Limits, PositionLog, Split, SplitId, StreamLog, ValueR
 from sluice.testing import QueryRunner, Subject, check_history
 
 DRIVER = "integration.support.source_driver"
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-source.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-sources.md"
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 TITLES = {
     "file_source": "Reads Parquet files and JSON lines below a directory, or an s3:// prefix.",
@@ -297,7 +297,7 @@ def _producer(
         size = str(3 * FILE_ROWS * len('{"id": 1000, "name": "name 1000"}'))
         return put_files, lambda: lines, {"path": str(lake), "maxBytesPerTrigger": size}
     broker, topic = request.getfixturevalue("broker"), request.getfixturevalue("topic")
-    expected = lambda: [  # noqa: E731 - beside its like
+    expected = lambda: [  # noqa: E731 - next to its like
         (str(partition), str(offset), 0, f"record {number}".encode().hex())
         for number, (partition, offset) in enumerate(topic.put_so_far)
     ]

@@ -1,4 +1,4 @@
-"""The dashboard and the alerts of docs/monitoring.md, before a real Prometheus."""
+"""The dashboard and the alerts of docs/operate.md, before a real Prometheus."""
 
 from __future__ import annotations
 

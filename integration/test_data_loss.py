@@ -50,7 +50,7 @@ class Case:
         return data
 
     def vanish(self, shard: str) -> None:
-        """Splits a shard, which expires at once with its records, before a reader can come to its end."""
+        """Splits a shard, which expires at once with its records, before a reader can reach its end."""
         with self.streams.at_once():
             self.streams.model.split(self.stream, shard)
             self.streams.model.expire_shard(self.stream, shard)
@@ -156,7 +156,7 @@ def test_a_logged_batch_is_never_cut_short(
     case: Case, lose: Callable[[Case], list[bytes]], message: str
 ) -> None:
     """The records of a batch that is logged and not committed are gone, so the batch fails when it is read
-    again. With ``failOnDataLoss`` false it has the records that are left, and the query reads on from there.
+    again. With ``failOnDataLoss`` false it has the records that are left, and the query continues from there.
     """
     read = case.fill("read")
     case.run(fail=True)
@@ -253,7 +253,7 @@ def test_a_shard_that_vanishes_while_the_query_is_stopped(case: Case, driver_log
 
 
 def test_a_subscribed_shard_that_vanishes_is_read_to_its_end(case: Case, driver_log: Path) -> None:
-    """The last event of its subscription says that all of it was pushed, and the query goes on with its
+    """The last event of its subscription says that all of it was pushed, and the query continues with its
     children.
     """
     first, _ = case.streams.open_shards(case.stream)

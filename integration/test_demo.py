@@ -40,7 +40,7 @@ def process_table() -> list[str]:
 
 @dataclass(frozen=True)
 class Running:
-    """A demo in a process group of its own; all it starts has `mark` in its environment."""
+    """A demo in a separate process group; all processes that it starts have `mark` in their environment."""
 
     process: subprocess.Popen[str]
     temporary: Path
@@ -52,7 +52,7 @@ class Running:
         return processes + [str(path) for path in self.temporary.iterdir()]
 
     def check_nothing_is_left(self) -> None:
-        """What has been told to end may take a moment."""
+        """Processes may take a moment to end."""
         end = time.monotonic() + PATIENCE
         while left := self.left_behind():
             assert time.monotonic() < end, left

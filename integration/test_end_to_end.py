@@ -86,7 +86,7 @@ def test_what_is_in_the_stream_comes_out_once(spark: SparkSession, streams: Stre
 
     query = run_available(frame, streams, target, checkpoint)
     assert found(streams, target) == expected(first)
-    # As docs/monitoring.md has it, on every version of Spark.
+    # As docs/operate.md has it, on every version of Spark.
     assert sum(progress["sink"]["numOutputRows"] for progress in query.recentProgress) == COUNT
 
     second = rows(COUNT // 2, start=COUNT)

@@ -239,7 +239,7 @@ def test_a_batch_read_gives_the_same_rows(case: Case, faults: FaultProxy) -> Non
 
 
 def test_a_subscription_for_each_range(case: Case, faults: FaultProxy) -> None:
-    """``agent`` ``none``: no process beside the tasks, which subscribe themselves and never poll."""
+    """``agent`` ``none``: no agent process; the tasks subscribe themselves and never poll."""
     faults.set_rules(POLL_OF_A_TASK, counting("SubscribeToShard"))
     polls, calls = faults.count("GetRecords"), faults.count("SubscribeToShard")
     query = case.start(faults.endpoint, agent="none", consumerDeregistration="never", **TASKS_ONLY)
@@ -367,7 +367,7 @@ def test_what_fan_out_refuses_is_polled(case: Case, faults: FaultProxy, driver_l
 
 def test_polling_may_be_forbidden(case: Case, faults: FaultProxy) -> None:
     """``subscribeToShardFallback`` ``fail``: the query fails, and says which shard, why, and what forbids
-    it to go on. It goes on when fan-out does, and no task polls.
+    polling. It continues when fan-out does, and no task polls.
     """
     faults.set_rules(REFUSED, POLL_OF_A_TASK)
     options = {"subscribeToShardFallback": "fail", **TASKS_ONLY}

@@ -1,4 +1,4 @@
-"""Fan-out on a cluster: a master and two workers, each at an address of its own, so that each is a host."""
+"""Fan-out on a cluster: a master and two workers, each at a separate address, so that each is a host."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def recorder(checkpoint: str) -> Recorder:
 
 
 def on_workers() -> list[int]:
-    """The agents that tasks have started: what they are to do they are told on standard input."""
+    """The agents that tasks have started: they get their orders on standard input."""
     return [each for each in agents() if _command(each).endswith(b".agent\0")]
 
 

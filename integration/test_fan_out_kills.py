@@ -139,7 +139,7 @@ def test_a_driver_that_is_killed(
     service: ModelStreams, producer: Producer, tmp_path: Path, drivers: list[Driver]
 ) -> None:
     """SIGKILL for the driver and its JVM, in the middle of a batch: the agent ends by itself, the consumer
-    stays, and the next run goes on exactly, with the same consumer, which it deregisters at its stop.
+    stays, and the next run resumes exactly, with the same consumer, which it deregisters when it stops.
     """
     plan = DriverPlan(0, service.endpoint, producer.stream, str(tmp_path), {**OPTIONS, "shardsPerTask": "1"})
     plan.output.mkdir()

@@ -68,7 +68,7 @@ def longest_pause(recorder: Recorder, during: Callable[[], bool]) -> float:
 def test_an_agent_that_is_stopped_and_goes_on(
     spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str, driver_log: Path
 ) -> None:
-    """SIGSTOP in mid-stream: rows go on within seconds, by polling. SIGCONT: they are pushed again."""
+    """SIGSTOP in mid-stream: rows keep coming within seconds, by polling. SIGCONT: they are pushed again."""
     recorder = Recorder(checkpoint)
     query = recorder.start(read_stream(spark, service.endpoint, producer.stream, **OPTIONS))
     with producer.putting():

@@ -1,4 +1,4 @@
-"""The column functions in Spark, in Python and SQL, and what docs/functions.md and docs/recipes.md show."""
+"""The column functions in Spark, in Python and SQL, and what docs/recipes.md shows."""
 
 from __future__ import annotations
 
@@ -141,8 +141,10 @@ def test_compressed_rows_are_read_again(
 
 
 def test_the_page_works_as_printed(streams: Streams, tmp_path: Path) -> None:
-    """The first example, in a fresh Python."""
-    program = printed("docs/functions.md")[0]
+    """The first example of the functions, in a fresh Python."""
+    first, *blocks = printed("docs/recipes.md")
+    (example,) = (block for block in blocks if "cloudwatch_logs" in block)
+    program = first + example
     there = Streams(streams.endpoint, region="eu-west-1")
     there.put(there.create(1, name="logs"), [("key", gzip.compress(ENVELOPE))])
     shown = run(program, tmp_path, streams.endpoint, TZ="UTC")

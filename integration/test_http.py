@@ -200,7 +200,7 @@ def test_a_request_as_the_server_sees_it(serve: Serve) -> None:
     ],
 )
 def test_a_connection_is_kept_whatever_the_answer(serve: Serve, reply: Reply) -> None:
-    """Across epochs too: each has a destination of its own."""
+    """Across epochs too: each has a new destination."""
     server = serve(lambda _: reply)
     for _ in range(4):
         made = destination(server.url)
@@ -255,7 +255,7 @@ def certificate(directory: Path, name: str) -> Path:
 
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
 def test_certificates_are_checked(serve: Serve, tmp_path: Path) -> None:
-    """One that nobody vouches for is fatal at once; a bundle of one's own vouches, or no check is made."""
+    """An unknown certificate is fatal at once, unless a custom bundle has it or checks are off."""
     file = certificate(tmp_path, "server")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(file)

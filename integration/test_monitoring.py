@@ -1,5 +1,5 @@
-"""A query that is watched: what a listener, Prometheus' format and ``sluice top`` show of it, and the first
-part of the drill (``docs/drill.md``) as it is printed.
+"""A query that is watched: what a listener, Prometheus' format and ``sluice top`` show of it, and the
+commands of 'Lag rises' (``docs/operate.md``) as they are printed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from integration.support.watched import Stranger, copying_query, listening
 from sluice.cli.app import main
 from sluice.metrics import PrometheusExporter, QueryMetrics, SluiceListener
 
-DRILL = (ROOT / "docs" / "drill.md").read_text()
+DRILL = (ROOT / "docs" / "operate.md").read_text()
 IDLE = "spark.sql.streaming.noDataProgressEventInterval"
 
 
 def commands(section: str) -> list[list[str]]:
-    """The commands of a section of the drill, without ``sluice``."""
-    text = DRILL.split(f"## {section}")[1].split("\n## ")[0]
+    """The commands of a section of the page, without ``sluice``."""
+    text = re.split(r"\n##+ ", DRILL.split(f"### {section}\n")[1])[0]
     return [line.split() for line in re.findall(r"^\$ sluice (.+)$", text, re.MULTILINE)]
 
 
@@ -58,7 +58,7 @@ def scrape(address: str, name: str) -> dict[str, float]:
 
 @pytest.fixture
 def _soon_idle(spark: SparkSession) -> Iterator[None]:
-    """Idle queries are told of sooner than every ten seconds."""
+    """Makes Spark report idle queries more often than every ten seconds."""
     spark.conf.set(IDLE, "1000")
     yield
     spark.conf.unset(IDLE)
@@ -103,7 +103,7 @@ def test_lag_rises_and_the_cause_is_found(spark: SparkSession, service: ModelStr
                 return scrape(address, "sluice_source_reads_refused").get(shard, 0) > 2
 
             wait_until(refused, "refused reads in the metrics")
-            top, live = commands("A consumer's lag rises")
+            top, live = commands("Lag rises")
             shown = sluice([*top, "--interval", "0"], **{"127_0_0_1_9464": address})
             (row,) = [each for each in shown["queries"][0]["shards"] if each["shard"] == shard]
             connection = [f"--option=endpointUrl={service.endpoint}", f"--option=region={REGION}"]

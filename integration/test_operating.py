@@ -141,7 +141,7 @@ def test_a_checkpoint_in_s3(moto: Server) -> None:
     undo = ("offsets", "reset", url, "--undo", done["backup"], "--execute", "--force")
     sluice(*undo, *options(moto.endpoint))
     after = {key: lake.get(key) for key in lake.listed() if "_sluice_backup" not in key}
-    # Where a file is deleted, pyarrow leaves the empty object that stands for its directory.
+    # When a file is deleted, pyarrow leaves the empty object that represents its directory.
     assert {key: body for key, body in after.items() if not key.endswith("/")} == before
 
 

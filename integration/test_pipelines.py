@@ -1,4 +1,4 @@
-"""Both formats in declarative pipelines, as docs/sql-and-connect.md prints them."""
+"""Both formats in declarative pipelines, as docs/recipes.md prints them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from integration.support.queries import WAIT
 from integration.support.spark import SPARK_VERSION
 
 REGION = "eu-west-1"
-SECTION = (ROOT / "docs" / "sql-and-connect.md").read_text().split("## Declarative pipelines")[1]
+SECTION = (ROOT / "docs" / "recipes.md").read_text().split("## Declarative pipelines")[1]
 USERS = ["ada", "bob"]
 
 pytestmark = [

@@ -102,7 +102,7 @@ def test_a_stream(
     wait_until(lambda: stored() >= 900, "some more rows")
     assert query_servers() == [first]
     os.kill(first, signal.SIGKILL)
-    time.sleep(2.0)  # for what is on its way
+    time.sleep(2.0)  # for requests in flight
     sent = stored()
     wait_until(query.exception, "the query to fail")
     assert "tokenBucketAddress" in str(query.exception())

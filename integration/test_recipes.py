@@ -1,4 +1,4 @@
-"""Recipes of docs/recipes.md that use what Spark has beside the connector, as printed."""
+"""Recipes of docs/recipes.md that combine features of Spark with the connector, as printed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Play = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def play(spark: SparkSession, there: Streams, tmp_path: Path) -> Play:
-    """Executes a program in a session of its own, reading the stream that is given for a name; its names."""
+    """Executes a program in a new session, reading the given stream in place of a name; returns its names."""
 
     def executed(program: str, given: dict[str, str]) -> dict[str, Any]:
         for name, stream in given.items():
@@ -123,7 +123,7 @@ def test_variant(play: Play, there: Streams, tmp_path: Path) -> None:
 def test_duplicates(play: Play, there: Streams, tmp_path: Path) -> None:
     """In one batch, and in a later one."""
     stream = filled(there, "clicks", *[("key", b'{"id": "%d"}' % number) for number in (1, 2, 1)])
-    unique = play(recipe("Duplicates of a producer dropped"), {"clicks": stream})["unique"].select("id")
+    unique = play(recipe("Drop a producer's duplicates"), {"clicks": stream})["unique"].select("id")
     assert sorted(rows_of(unique, tmp_path)) == [("1",), ("2",)]
     there.put(stream, [("other", b'{"id": "2"}'), ("key", b'{"id": "3"}')])
     assert rows_of(unique, tmp_path) == [("3",)]
@@ -136,7 +136,7 @@ def test_state(play: Play, there: Streams, tmp_path: Path) -> None:
     pytest.importorskip("pandas")  # Spark asks for it
     statuses = (b"on", b"on", b"off", b"on")
     stream = filled(there, "devices", *(("a", status) for status in statuses), ("b", b"on"))
-    changes = play(recipe("State of your own for each key"), {"devices": stream})["changes"]
+    changes = play(recipe("Keep state for each key"), {"devices": stream})["changes"]
     changes = changes.select("device", "status")
     found = rows_of(changes, tmp_path, "update")
     assert [status for device, status in found if device == "a"] == ["on", "off", "on"]
@@ -147,9 +147,9 @@ def test_state(play: Play, there: Streams, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(SPARK_VERSION < (4, 2), reason="sources have names from Spark 4.2 on")
 def test_a_stream_is_added(play: Play, streams: Streams, there: Streams, tmp_path: Path) -> None:
-    """On the same checkpoint: the first stream goes on, and the second begins."""
+    """On the same checkpoint: the first stream resumes, and the second begins."""
     clicks, orders = filled(there, "clicks", ("key", b"1")), filled(streams, "orders", ("key", b"a"))
-    program = recipe("A stream added to a running query")
+    program = recipe("Add a stream to a running query")
     (added,) = re.findall(r"^.* # added later\n", program, re.MULTILINE)
     spark = play(program.replace(added, ""), {"clicks": clicks})["spark"]
     rows = spark.read.parquet(str(tmp_path / "rows")).select("streamName", "data")
@@ -194,7 +194,7 @@ def test_kafka_to_kinesis_and_back(there: Streams, tmp_path: Path) -> None:
             "spark.streams.awaitAnyTermination()": "there.awaitTermination()\nback.awaitTermination()",
         }
         program = PAGE.split("```python\n")[1].split("```")[0] + replaced(
-            recipe("Kafka to Kinesis, and back"), texts
+            recipe("Kafka to Kinesis and back"), texts
         )
         library = jars(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{KAFKA}")
         needed = ",".join(str(jar) for jar in library.glob("*.jar") if jar.name.startswith(KAFKA_JARS))

@@ -1,7 +1,7 @@
-"""Queries of an earlier release, killed in the middle of a batch, go on from the checkpoints they left.
+"""Queries of an earlier release, killed in the middle of a batch, resume from the checkpoints they left.
 
 The checkpoints, the streams and the bucket are recordings; ``fixtures/record_checkpoints.py`` says how they
-were made. They stay as they are: a release that cannot go on from one breaks the queries of its users.
+were made. They stay as they are: a release that cannot resume from one breaks the queries of its users.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Recording:
         return batch
 
     def install(self, directory: Path) -> Path:
-        """A copy of the checkpoint, for a query to go on from."""
+        """A copy of the checkpoint, from which a query resumes."""
         return Path(shutil.copytree(self.directory / "checkpoint", directory / "checkpoint"))
 
     def source(self, spark: SparkSession, kinesis: RecordedKinesis, **more: str) -> DataFrame:
@@ -135,7 +135,7 @@ def _no_agent_is_left(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", [*POLLING, *FAN_OUT])
 def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """The batch that was under way comes again with the range that is logged and the rows that it had; no
+    """The batch that was in progress comes again with the range that is logged and the rows that it had; no
     batch before it does. All batches together hold each record once, in order, parents before children.
     """
     recording = Recording.load(name)
@@ -213,8 +213,8 @@ def check_fan_out(recording: Recording, kinesis: RecordedKinesis) -> None:
 
 
 def test_a_batch_may_start_inside_an_aggregated_record(spark: SparkSession, tmp_path: Path) -> None:
-    """A position with ``sub``, which the recorded release takes and never logs, is written into a recorded
-    checkpoint: the batch that was under way comes again without the rows that lie before it.
+    """A position with ``sub``, which the recorded release accepts and never logs, is written into a recorded
+    checkpoint: the batch that was in progress comes again without the rows that lie before it.
     """
     recording = Recording.load("polling")
     checkpoint = recording.install(tmp_path)

@@ -162,7 +162,7 @@ def read_after_reshards(spark: SparkSession, streams: Streams, checkpoint: str, 
 
 @BOTH
 def test_reshards_while_the_query_runs(spark: SparkSession, service: ModelStreams, checkpoint: str) -> None:
-    """The query follows a split, a merge and a change of count while a producer goes on."""
+    """The query follows a split, a merge and a change of count while a producer runs."""
     stream = service.create(2)
     producer = Producer(service, stream)
     recorder = Recorder(checkpoint)

@@ -1,4 +1,4 @@
-"""Real Spark writes files to two S3 servers; what is committed is read back, and nothing else is there."""
+"""Real Spark writes files to two S3 servers; committed files are read back, and no others exist."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Call = Callable[..., Any]
 
 
 class Store:
-    """A bucket of a client; each scenario has keys of its own."""
+    """A bucket of a client; each scenario has its own keys."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""A driver that writes to S3 is killed with SIGKILL at every step of a commit: each row is there, once."""
+"""A driver that writes to S3 is killed with SIGKILL at every step of a commit: each row is written once."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ LONG = pytest.mark.soak(seconds=200)
 def test_a_killed_driver_writes_every_row_once(
     moto: Server, second_s3: Server, tmp_path: Path, name: str, file_format: str, *, kills: int
 ) -> None:
-    """At every moment the rows that count are those of whole epochs, none twice; in the end all are there,
-    and nothing else is left in the bucket.
+    """At every moment the rows that count are those of whole epochs, without duplicates; in the end no row is
+    missing, and nothing else is left in the bucket.
     """
     lake = Lake((moto if name == "moto" else second_s3).endpoint)
     chosen = random.Random(SEED)

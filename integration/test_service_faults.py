@@ -1,4 +1,4 @@
-"""Calls that fail at any moment of a query: it waits and goes on, or says what failed and why."""
+"""Calls that fail at any moment of a query: it waits and continues, or says what failed and why."""
 
 from __future__ import annotations
 

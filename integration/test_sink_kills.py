@@ -154,7 +154,7 @@ class Run:
     proxy: HoldingProxy
     steps: Steps
     drivers: list[Driver]
-    struck: dict[int, Blow] = field(default_factory=dict)  # by the epoch that was under way
+    struck: dict[int, Blow] = field(default_factory=dict)  # by the epoch that was in progress
     files: int = 0
     began: float = field(default_factory=time.monotonic)
     attempts: Iterator[int] = field(default_factory=itertools.count)
@@ -197,7 +197,7 @@ class Run:
         assert self.repeated().keys() <= self.struck.keys() | self.slow()
 
     def strike(self, driver: Driver, blow: Blow) -> bool:
-        """Strikes; returns whether the query goes on."""
+        """Strikes; returns whether the query continues."""
         epoch = self.committed()
         assert epoch == self.files
         self.struck[epoch] = blow
@@ -226,7 +226,7 @@ class Run:
             driver.end()
         return goes_on and _runs(driver)
 
-    # --- blows; each returns whether the query is expected to go on -----------------------------------
+    # --- blows; each returns whether the query is expected to continue ----------------------------------
 
     def kill_driver(self, driver: Driver, _: Blow) -> bool:
         driver.kill_only_driver()

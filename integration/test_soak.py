@@ -1,4 +1,6 @@
-"""A query that reads by fan-out for a while, beside a producer that never pauses: it counts every record."""
+"""A query that reads by fan-out for a while from a stream whose producer never pauses: it counts every
+record.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def known(service: ModelStreams, *names: str) -> list[Known]:
 
 
 def of(rows: Iterable[Row]) -> list[Known]:
-    """Rows as `Known`, sorted. A record that came twice is there twice."""
+    """Rows as `Known`, sorted. A duplicate record occurs twice."""
     return sorted(map(Known.of, rows))
 
 
@@ -282,7 +282,7 @@ def assert_in_order(rows: Sequence[Row]) -> None:
 def test_available_now_reads_a_backlog_in_batches_within_the_limit(
     spark: SparkSession, service: ModelStreams, backlog: Backlog, checkpoint: str
 ) -> None:
-    """All that was there at the start. Before Spark 4.2 a run is one batch, and the next run goes on."""
+    """All that was there at the start. Before Spark 4.2 a run is one batch, and the next run continues."""
     frame = read_stream(spark, service.endpoint, backlog.stream, maxRecordsPerTrigger="250")
 
     run = start(frame, checkpoint, availableNow=True)

@@ -1,4 +1,4 @@
-"""Both formats in SQL, as docs/sql-and-connect.md shows them: views, tables, streams and inserts."""
+"""Both formats in SQL, as docs/recipes.md shows them: views, tables, streams and inserts."""
 # ruff: noqa: S608 - what is put together here are names and options of the tests
 
 from __future__ import annotations

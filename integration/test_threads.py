@@ -1,4 +1,4 @@
-"""Queries that a program starts in threads of its own."""
+"""Queries that a program starts in separate threads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_thread_that_registers_the_formats_writes(
 def test_a_query_that_registers_the_formats_in_each_batch_has_one_listener(
     spark: SparkSession, checkpoint: str
 ) -> None:
-    """Each batch has an object of its own for the query's session."""
+    """Each batch has another object for the query's session."""
     sessions: list[Any] = []
     listeners: list[int] = []
 

@@ -13,7 +13,7 @@ SRC = ROOT / "src" / "sluice"
 
 
 def modules_named() -> set[str]:
-    """All paths in backticks; one without a folder is beside the path before it, or at the top."""
+    """All paths in backticks; one without a folder lies next to the path before it, or at the top."""
     found: set[str] = set()
     for line in PAGE.splitlines():
         folder = ""
@@ -37,7 +37,7 @@ def test_every_room_is_on_the_page() -> None:
 
 
 def test_the_glossary_is_short() -> None:
-    """At most thirty terms have a sense of their own."""
+    """At most thirty terms have a special sense."""
     glossary = PAGE.split("## Glossary")[1].split("## ")[0]
     terms = re.findall(r"^\| ([a-z ]+) \|", glossary, re.MULTILINE)
     assert 10 < len(terms) - 1 <= 30  # without the header

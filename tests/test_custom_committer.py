@@ -1,4 +1,4 @@
-"""docs/custom-committer.md: the printed code does what the page says."""
+"""docs/custom-destinations.md: the printed code does what the page says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.errors import OptionError
 from sluice.spark import sink_writer
 from sluice.spark.sink import AsyncSinkDataSource
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-committer.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-destinations.md"
 NAME = "sqlite_sink:SqliteDestination"
 SCHEMA = StructType([StructField("id", LongType())])
 
@@ -28,7 +28,8 @@ SCHEMA = StructType([StructField("id", LongType())])
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Saves the module as the page says."""
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (code,) = [block for block in blocks if block.startswith('"""Writes rows to a table in SQLite')]
     directory = tmp_path / "modules"
     directory.mkdir()
     (directory / "sqlite_sink.py").write_text(code)

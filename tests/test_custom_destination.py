@@ -1,4 +1,4 @@
-"""docs/custom-destination.md: the printed code does what the page says."""
+"""docs/custom-destinations.md: the printed code does what the page says."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sluice.errors import OptionError, ServiceError
 from sluice.sink import AsyncSinkConfig, AsyncSinkWriter, Origin, RequestInfo, ResultInfo
 from sluice.spark.sink import AsyncSinkDataSource
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-destination.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-destinations.md"
 NAME = "http_destination:HttpDestination"
 
 

@@ -1,4 +1,4 @@
-"""docs/custom-source.md: the printed code does what the page says."""
+"""docs/custom-sources.md: the printed code does what the page says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sluice.errors import DataLossError, OptionError
 from sluice.source import Limits
 from sluice.testing import QueryRunner
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-source.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-sources.md"
 FILES = {
     "file_source": "Reads Parquet files and JSON lines below a directory, or an s3:// prefix.",
     "kafka_source": "Reads topics of Kafka.",
@@ -200,11 +200,11 @@ def test_the_package_makes_the_format_known() -> None:
     assert pickle.loads(pickle.dumps(made({"path": "/x"}))).options == {"path": "/x"}
 
 
-# --- a source of one's own, and the tests on the page ----------------------------------------------------
+# --- a custom source, and the tests on the page ---------------------------------------------------------
 
 
 def test_ticks() -> None:
-    """An enumerator and a reader of one's own."""
+    """A custom enumerator and reader."""
     source = importlib.import_module("tick_source").TickSource
     with QueryRunner(source, {"maxRecordsPerTrigger": "5"}) as running:
         assert running.run_batch() == [{"second": n} for n in range(5)]

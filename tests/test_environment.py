@@ -36,7 +36,7 @@ def always(probed: Probed) -> Callable[[str], Probed]:
 
 @pytest.fixture
 def make_python(tmp_path: Path) -> Callable[[str], str]:
-    """Makes a command in a directory of its own, from the lines of a shell script."""
+    """Makes a command in a new directory, from the lines of a shell script."""
 
     def make(script: str) -> str:
         command = tmp_path / "bin" / "python3"
@@ -138,7 +138,7 @@ def test_a_folder_of_the_name_is_no_sluice(
 
 @pytest.mark.parametrize("script", ["exit 1", "echo hello", "echo '{}'", "echo '[]'"])
 def test_what_is_no_python_is_called_that(make_python: Callable[[str], str], script: str) -> None:
-    """Such as ``jupyter``, or a script of one's own."""
+    """Such as ``jupyter``, or the user's script."""
     assert probe_python(make_python(script)).problem() == "is no Python that can be run"
     assert probe_python("/no/such/python").problem() == "is no Python that can be run"
 

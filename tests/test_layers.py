@@ -208,7 +208,7 @@ LAYERS = (
     Layer(("sluice.metrics.listener",), (*BASE, "sluice.metrics"), SPARK),
     Layer(("sluice.metrics.cloudwatch",), (*BASE, "sluice.aws", "sluice.metrics"), SDK),
     Layer(("sluice.metrics",), (*BASE, "sluice.metrics", "sluice.source")),
-    # Beside Spark: what it commands has to run where there is none.
+    # Independent of Spark: its commands have to run where there is none.
     Layer(
         ("sluice.cli",),
         (
@@ -303,7 +303,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 @pytest.mark.parametrize(("module", "path"), [pytest.param(*each, id=each[0]) for each in modules()])
 def test_a_module_imports_only_what_its_layer_may(module: str, path: Path) -> None:
-    """No module of the library reaches into a layer above or beside its own, nor to a foreign SDK."""
+    """No module of the library imports from a layer above, from its own layer, or from a foreign SDK."""
     assert violations(module, path.read_text(), is_package=path.name == "__init__.py") == []
 
 

@@ -1,4 +1,4 @@
-"""What `make` does about an environment that is there: nothing where it is whole, and it heals any other."""
+"""What `make` does about an existing environment: nothing if it is whole; it repairs any other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is printed in README.md and docs/: Python that compiles, and options that the parsers take.
 
-The pages of destinations and committers of one's own, and the README's first screen, also run
+The pages of custom destinations and committers, and the README's first screen, also run
 (`test_custom_destination`, `test_custom_committer`, `integration/test_readme_examples.py`).
 """
 
@@ -114,13 +114,13 @@ CHAINS = [chain for place, program in PYTHON for chain in chains(place, program)
 
 @pytest.mark.parametrize(("place", "program"), PYTHON, ids=[place for place, _ in PYTHON])
 def test_python_compiles(place: str, program: str) -> None:
-    """As a module of its own."""
+    """Each as a separate module."""
     compile(program, place, "exec")
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=str)
 def test_options_are_taken(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the parser that Spark's own call would come to; in place of variables stand values of their kind."""
+    """By the parser that Spark's own call would use; values of the same kind replace variables."""
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     if chain.format == "kinesis-efo":
         streaming = {"read": False, "readStream": True}.get(chain.kind or "")
@@ -131,7 +131,7 @@ def test_options_are_taken(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """The place and the text of each ``sluice …``: on a line of its own, and in a sentence."""
+    """The place and the text of each ``sluice …``: on a separate line, and in a sentence."""
     for page in PAGES:
         for number, line in enumerate(page.read_text().splitlines(), 1):
             if match := re.match(r"(?:\$ )?sluice (.*?)(?: +#.*)?$", line):

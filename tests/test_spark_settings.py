@@ -1,4 +1,6 @@
-"""What can be told of Spark's settings: from the command line of its JVM, its files and the environment."""
+"""What can be learned about Spark's settings: from the command line of its JVM, its files and the
+environment.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Windows lacks what POSIX has: everything imports there, polling works, and fan-out is refused by name.
 
-A process without these modules and functions stands for Windows.
+A process without these modules and functions simulates Windows.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def test_an_agent_that_polls_is_refused_by_name() -> None:
 
 
 def test_a_bucket_for_the_query_is_refused_by_name() -> None:
-    """It has a server of its own; a bucket for each task works."""
+    """It needs a server; a bucket for each task works."""
     printed = on_windows(
         """
         from sluice.destinations.registry import read_sink

@@ -1,4 +1,4 @@
-"""Runs benchmarks one after the other, each in a process of its own: those that are named, or all."""
+"""Runs benchmarks one after the other, each in a separate process: the named ones, or all."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from integration.benchmarks import server
 from integration.support.kinesis import REGION
 
 STREAM = "bench"
-PAGE_NUMBER = "999999"  # stands for the page's number in the sequence numbers of the model page
+PAGE_NUMBER = "999999"  # replaced by the page's number in the sequence numbers of the model page
 
 
 def summary(created: float) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ Each row has the mean over the seeds, and below it what was aimed at and missed:
 - settled: seconds until enough is accepted in any two seconds (for steps: after the step);
 - entries of a request, and CPU time of a request in the scheduler and the strategy (microseconds).
 
-Beside it what FLIP-242's arithmetic and no limit reach.
+It also prints what FLIP-242's arithmetic and no limit reach.
 
     python -m integration.benchmarks.congestion --seeds 5 --only "tasks=16"
 """
@@ -227,7 +227,7 @@ def _fixed(row: Row, in_flight: int, seed: int) -> float:
 
 
 def table(chosen: list[Row], seeds: int, jobs: int, strategies: list[str]) -> None:
-    """Prints the rows, each when it is there, and how many miss something."""
+    """Prints each row as soon as it is measured, and how many miss something."""
     head = f"{'acc.':>6}{'refused':>8}{'share':>6}{'settled':>7}{'size':>6}{'cpu':>6}  "
     print(f"{'':40}" + "".join(f"{each:{len(head)}}" for each in strategies))
     print(f"{'':40}" + head * len(strategies) + "aimd misses")

@@ -1,4 +1,5 @@
-"""The latency from PutRecords to the row in foreachBatch, by publisher, beside the lowest that Spark allows.
+"""The latency from PutRecords to the row in foreachBatch, by publisher, compared with the lowest that Spark
+allows.
 
 Two sources that cost next to nothing are measured for comparison. The floor makes a row when a batch is
 planned. The fed floor makes rows at any time, so that they wait for the running batch to end, as records do.
@@ -214,7 +215,7 @@ def main() -> int:
 def measure_all(
     spark: SparkSession, streams: Streams, stream: str, producer: Producer, seconds: float
 ) -> Iterator[tuple[str, Measured]]:
-    # The producer goes on meanwhile, so that all of them run beside the same load.
+    # The producer continues meanwhile, so that all of them run under the same load.
     for source in (FLOOR, FED):
         yield source, measure(spark.readStream.format(source).load(), None, seconds)
     for mode, options in MODES.items():

@@ -1,7 +1,7 @@
 """How many MB/s of 1 KiB records one fan-out agent passes on, and how much CPU that takes.
 
-A server pushes prepared events to a real agent process. The benchmark plans batches, and clients in processes
-of their own read the ranges as tasks do, first without decoding them and then with; first in clear and then
+A server pushes prepared events to a real agent process. The benchmark plans batches, and clients in separate
+processes read the ranges as tasks do, first without decoding them and then with; first in clear and then
 encrypted, as between hosts. All processes share the cores of this machine, so the figure to compare is MB of
 record data per second of the agent's CPU. The connections to the service are plain HTTP.
 

@@ -60,8 +60,8 @@ _FROM_START = "TRIM_HORIZON"
 
 @dataclass(frozen=True)
 class Shape:
-    records: int  # how many; those of a producer that goes on come on top
-    age: float | None  # how old the newest is (seconds) when the server starts; None: the producer goes on
+    records: int  # how many; records of a producer that continues are added
+    age: float | None  # how old the newest is (seconds) when the server starts; None: the producer continues
     size: int  # bytes of a record
 
     def first_arrival(self, started: float) -> float:
@@ -219,7 +219,7 @@ def drain(spark: SparkSession, endpoint: str | None, query: str, checkpoint: Pat
 
 
 class Bench:
-    """Runs queries, each with a server and a checkpoint of its own."""
+    """Runs queries, each with a new server and checkpoint."""
 
     def __init__(self, spark: SparkSession, directory: Path, turns: int) -> None:
         self._spark = spark

@@ -1,6 +1,6 @@
 """What a trigger costs on the driver host, by number of shards: CPU, memory, and bytes that Spark is given.
 
-Each line is a process of its own and nothing is sent: the log is in memory, and so are subscriptions. Every
+Each line is a separate process and nothing is sent: the log is in memory, and so are subscriptions. Every
 shard gets a record for each batch. The clock is a counter, so that each trigger may read every shard again.
 
 - CPU of a batch: `latestOffset`, `partitions` and a report of progress, as Spark calls them for a batch.
@@ -63,7 +63,7 @@ SPREAD = 900_000  # microseconds between the arrivals of the shards' records
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """Seconds that pass only when a test says so."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

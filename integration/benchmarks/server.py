@@ -1,6 +1,6 @@
 """A Kinesis that answers with prepared bytes, so that its clients are measured and not the server.
 
-It is a loopback HTTP server in a process of its own. It serves the operations that it is given; the pieces
+It is a loopback HTTP server in a separate process. It serves the operations that it is given; the pieces
 of an event stream are sent with chunked transfer encoding, as Kinesis does. It checks no request and no
 signature, keeps nothing and enforces no limits.
 """

@@ -1,8 +1,8 @@
 """The speed of reading: this source, one written by hand, and the most that Spark takes from Python.
 
 One task reads one shard from a server with prepared answers. The source written by hand uses the SDK's own
-parser and a tuple for each row. Ours asks for records in CBOR, and beside that in JSON (``wireFormat=json``).
-The limit is a source that yields one record batch again and again.
+parser and a tuple for each row. Ours asks for records in CBOR, and in a second run in JSON
+(``wireFormat=json``). The limit is a source that yields one record batch again and again.
 
     python -m integration.benchmarks.source_speed
 """

@@ -1,7 +1,7 @@
 """A pipeline on real Spark, through everything that can fail; then every record is counted.
 
-``python -m integration.chaos --minutes 10 --seed 7``, or ``make chaos``. ``docs/chaos.md`` says what runs,
-what fails and what has to hold. In short::
+``python -m integration.chaos --minutes 10 --seed 7``, or ``make chaos``. ``docs/contributing.md`` says what
+runs, what fails and what has to hold. In short::
 
     plan       draws the faults from the seed          run       makes them while drivers come and go
     pipeline   the driver: two queries, one behind the other

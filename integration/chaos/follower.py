@@ -36,7 +36,7 @@ class Follower:
         self._ends: dict[str, tuple[list[int], list[int]]] = {}  # by shard: ends, and their batches
 
     def poll(self) -> None:
-        """Reads what is new. Spark keeps the last 100 batches, so this must not come too late."""
+        """Reads what is new. Spark keeps the last 100 batches, so it must not be called late."""
         for batch in _numbers(self._checkpoint / "offsets"):
             if batch <= self.planned:
                 continue

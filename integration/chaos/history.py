@@ -40,7 +40,7 @@ class Struck:
 
 @dataclass
 class Failure:
-    """A query, or a driver, that ended without having been told to."""
+    """A query, or a driver, that ended without a request to stop."""
 
     at: float
     query: str  # its name; ``driver`` for a driver
@@ -57,7 +57,7 @@ class Sample(NamedTuple):
 
     @property
     def is_drained(self) -> bool:
-        """Whether all that was put has come to the end."""
+        """Whether everything that was put has been processed."""
         return not any(self.waiting.values())
 
 

@@ -68,7 +68,7 @@ class Copies:
     copied: int = 0  # records of `COPIED`
     lost: int = 0  # orders that were never copied
     foreign: int = 0  # records that are a copy of nothing that was put
-    needless: int = 0  # records that were sent again although the sink had been told that they were accepted
+    needless: int = 0  # records that were sent again although the sink knew that they were accepted
     # records beyond the first copy of an order, by why they were written and in which run
     repeated: Counter[tuple[Repetition, tuple[int, int]]] = field(default_factory=Counter)
     # for each run, the batches that it, or a run before it, wrote again
@@ -111,7 +111,7 @@ def count_copies(
 
     `put`: by key, how many orders; they are numbered from 0; `copied`: sequence number and data of all
     records of the stream; `batch_of`: the batch of query copy that an order is in; `unacknowledged`: the
-    sequence numbers of those that the sink may not have been told of.
+    sequence numbers of records whose acceptance the sink may not have learned.
     """
     result = Copies(put=sum(put.values()), copied=len(copied))
     seen = {key: bytearray(count) for key, count in put.items()}

@@ -1,4 +1,4 @@
-"""The pipeline under test, in a driver of its own: ``python -m integration.chaos.pipeline <JSON>``.
+"""The pipeline under test, in a separate driver: ``python -m integration.chaos.pipeline <JSON>``.
 
 Two queries, each with a checkpoint::
 
@@ -41,7 +41,7 @@ _TRIGGER = "1 second"
 _RESTART_PAUSE = 1.0
 _LONGEST_CAUSE = 3000
 _LONGEST_ALONE = 30.0  # seconds that the second query of a driver waits for the first one's first batch
-_GRACE = 170.0  # to stop what has been told to
+_GRACE = 170.0  # for a requested stop
 
 
 def consumer_of(query: str) -> str:

@@ -26,7 +26,7 @@ class Kind:
     ends: Ends = "nothing"
     error: str = ""  # a regular expression for what such a query fails with
     often: int = 1  # how many failures of one query one fault may explain
-    rest: float = 0.0  # seconds until the next fault of the track, beside what all of them keep
+    rest: float = 0.0  # seconds until the next fault of the track, in addition to the pause of all tracks
 
 
 _STORM: Final = (3.0, 30.0)

@@ -42,7 +42,7 @@ class Producer:
 
     @contextlib.contextmanager
     def putting(self) -> Iterator[None]:
-        """Puts beside what the ``with`` block does."""
+        """Puts records while the ``with`` block runs."""
         thread = threading.Thread(target=self._run, daemon=True)
         thread.start()
         try:

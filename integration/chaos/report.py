@@ -69,7 +69,7 @@ def _failures(history: History) -> Iterator[str]:
 
 
 def _essence(error: str) -> list[str]:
-    """Lines of our own modules, and what each cause says."""
+    """Lines of our modules, and the message of each cause."""
     lines = [line for line in error.splitlines() if line.strip().strip("^") and "site-packages" not in line]
     return [*lines[:3], "...", *lines[-_SHOWN:]] if len(lines) > _SHOWN + 3 else lines
 

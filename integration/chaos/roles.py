@@ -62,7 +62,7 @@ def find(mark: str) -> dict[str, list[Target]]:
         if status is None:
             continue
         parent, born = status
-        # A child that was forked and runs nothing of its own yet looks like its parent.
+        # A forked child that has not run its command yet looks like its parent.
         is_forked = commands.get(parent) == command
         role = _role(command, is_forked=is_forked)
         if role is not None:

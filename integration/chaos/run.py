@@ -416,7 +416,7 @@ class _World:
         )
 
     def _log(self, what: str) -> None:
-        """A line of the log of faults, which goes beside those of the drivers."""
+        """A line of the log of faults, which lies next to the drivers' logs."""
         with self._settings.output.joinpath("faults.log").open("a") as log:
             log.write(f"{time.strftime('%H:%M:%S')} [{self._now:7.1f}] {what}\n")
 

@@ -38,7 +38,7 @@ SPARK_LOG = "spark.log"
 SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "40"}
 PAUSE = 0.5
 WARM_UP_TIMEOUT = 180.0
-DRAIN_TIMEOUT = 180.0  # for what is still on its way when the producer is done
+DRAIN_TIMEOUT = 180.0  # for records that are in flight when the producer is done
 SETTLE = 1.5  # after the last record expected: one too many would come now
 INTERRUPTED = 130
 TOP_TIMEOUT = 120.0
@@ -149,7 +149,7 @@ def _run(plan: Plan, display: Display, stack: contextlib.ExitStack) -> Sequence[
 
 
 class Screen:
-    """Shows where things stand, each time it is told to."""
+    """Shows the current state at each `refresh`."""
 
     def __init__(self, display: Display, record: Record, progress: Progress, fan_out: FanOut) -> None:
         self._display = display

@@ -1,7 +1,6 @@
 """The pipeline: a Kinesis stream in, each click with what is known of it out, and totals by window.
 
-The clicks come by fan-out, the totals by polling: what each of them takes from the put to the row is
-observed on the way.
+The clicks come by fan-out, the totals by polling: both report the time from the put to the row.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ TRIGGERS = {"clicks": "100 milliseconds", "totals": "1 second"}
 
 
 class Pipeline:
-    """Two queries over one input stream, each with an output stream of its own."""
+    """Two queries over one input stream, each with its own output stream."""
 
     def __init__(self, spark: SparkSession, endpoint: str, checkpoints: Path) -> None:
         self._spark = spark

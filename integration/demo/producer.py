@@ -1,4 +1,4 @@
-"""Puts clicks into a stream at a steady rate, from a process of its own, and keeps a record of them.
+"""Puts clicks into a stream at a steady rate, from a separate process, and keeps a record of them.
 
 ``python -m integration.demo.producer endpoint stream record seconds rate``
 """

@@ -34,7 +34,7 @@ class Comparison:
 
 
 def checksum(rows: Counter[str]) -> str:
-    """The sum of the rows' digests, each as often as it is there."""
+    """The sum of the digests of all rows, duplicates included."""
     total = sum(
         int.from_bytes(hashlib.sha256(row.encode()).digest()[:8], "big") * n for row, n in rows.items()
     )

@@ -38,7 +38,7 @@ class Target(ABC):
 
     @abstractmethod
     def read(self) -> Iterable[Row]:
-        """All rows that are there."""
+        """All rows of the target."""
 
     def expected(self, number: int) -> Row:
         """The row with this number, as `read` gives it."""

@@ -210,7 +210,7 @@ class Core:
         return shard
 
     def close_shard(self, stream: Stream, shard: Shard) -> None:
-        """No record comes to this shard any more."""
+        """The shard takes no more records."""
         shard.closed, shard.closed_elapsed = self.clock.now(), self.clock.elapsed()
         stream.changed()
 

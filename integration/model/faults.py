@@ -1,9 +1,9 @@
 """Faults on top of the laws: what fails at random, or when a test says so.
 
 A fault is a code of the API (``InternalFailure``, ``ExpiredTokenException``, ``KMSThrottlingException``, …)
-or `LOST_ANSWER`. The operation ``PutRecords.record`` stands for one record of a PutRecords, and
-``SubscribeToShard.event`` for one event of a subscription, where ``"silence"`` keeps the connection open and
-says nothing any more, and ``"end"`` ends it.
+or `LOST_ANSWER`. The operation ``PutRecords.record`` means one record of a PutRecords, and
+``SubscribeToShard.event`` one event of a subscription, where ``"silence"`` keeps the connection open and
+sends nothing any more, and ``"end"`` ends it.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Laws:
     write_records: float | None = 1_000
     """Records a second and shard."""
     write_bytes: float | None = 1 * MIB
-    """Bytes a second and shard, keys included. A large record may overdraw what is there."""
+    """Bytes a second and shard, keys included. A large record may overdraw the available bytes."""
     request_records: int | None = 500
     request_bytes: int | None = 10 * MIB
     record_bytes: bool = True

@@ -1,4 +1,4 @@
-"""Limits over time. All of them are told the time, and none waits."""
+"""Limits over time. All of them get the time as an argument, and none waits."""
 
 from __future__ import annotations
 

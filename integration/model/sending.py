@@ -40,7 +40,7 @@ class WireFaults:
         self.fired = 0
 
     def set(self, *faults: WireFault) -> None:
-        """Puts `faults` in the place of those that were there."""
+        """Replaces the faults with `faults`."""
         with self._lock:
             self._left = [(fault, fault.times) for fault in faults]
 

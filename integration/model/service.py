@@ -277,7 +277,7 @@ class KinesisModel:
             return self._subscriptions.open_ones(stream, shard)
 
     def has_pushed_end(self, stream: str, shard: str) -> bool:
-        """Whether a consumer has been told that a shard has ended."""
+        """Whether a consumer has received the end of a shard."""
         with self._core.lock:
             return self._subscriptions.have_pushed_end(stream, shard)
 

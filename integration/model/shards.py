@@ -203,7 +203,7 @@ class Shard:
         return max(last, index + 1)
 
     def _run(self, index: int, place: Place, now: int) -> int:
-        """How many empty pages a reader gets who comes to `place` before the record `index`."""
+        """How many empty pages a reader gets at `place` before the record `index`."""
         if not self.laws.empty_pages:
             return 0
         if index == len(self.records):

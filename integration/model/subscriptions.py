@@ -184,7 +184,7 @@ class Subscriptions:
         return {"EventStream": subscription}
 
     def have_pushed_end(self, stream: str, shard: str) -> bool:
-        """Whether a consumer has been told that a shard has ended."""
+        """Whether a consumer has received the end of a shard."""
         return any(
             f":stream/{stream}/consumer/" in key.consumer
             and key.shard == shard

@@ -107,7 +107,7 @@ class Writes:
         now = core.clock.now()
         record = shard.put(entry["PartitionKey"], bytes(entry["Data"]), self._arrival(now), now)
         if fault is not None:
-            # It is there, and the producer is told that it is not.
+            # It is stored, but the answer to the producer says that it is not.
             core.unacknowledged.add(record.sequence_number)
             return _failed(ModelError("InternalFailure"))
         return {"ShardId": shard.id, "SequenceNumber": record.sequence_number}

@@ -1,4 +1,4 @@
-"""Work that goes on in a thread, beside what a test does."""
+"""Work that a thread does during a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A standalone Spark master and workers on loopback addresses, each worker as if on a host of its own."""
+"""A standalone Spark master and workers on loopback addresses, each worker as if on a separate host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver on a host of its own, which runs one query after the other: ``python cluster_driver.py <JSON>``.
+"""A driver on a separate host, which runs one query after the other: ``python cluster_driver.py <JSON>``.
 
 It says ``ready`` when Spark is up. A line of standard input is a `QueryPlan`: it starts that query; the line
 ``stop`` stops it. Rows and progress go to files, each row with the time at which its batch came. It ends when
@@ -64,7 +64,7 @@ class QueryPlan:
 
 
 class _Listener(StreamingQueryListener):
-    """Writes down progress, with the time at which it is told."""
+    """Writes down progress, with the time at which it arrives."""
 
     def __init__(self) -> None:
         self.file: Path | None = None

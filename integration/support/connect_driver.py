@@ -1,7 +1,7 @@
 """An application of Spark Connect, for a test that starts it: one session with a server, local to it.
 
-Spark admits no classic session beside one of Connect, so it runs in a process of its own. It prints what it
-has seen, as JSON.
+Spark admits no classic session in an application of Connect, so it runs in a separate process. It prints what
+it has seen, as JSON.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(plan: dict[str, Any]) -> None:
         target = {**plan["reading"], **plan["target"]}
 
         def written() -> int:
-            # Loaded anew: with Connect, a DataFrame goes on covering what was there when it was first read.
+            # Loaded anew: with Connect, a DataFrame still covers the same records as when it was first read.
             return int(spark.read.format("kinesis-efo").options(**target).load().count())
 
         while written() < seen["found"] * 2 and query.isActive:  # the batch's rows and the stream's

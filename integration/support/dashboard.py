@@ -66,7 +66,7 @@ def alerts() -> list[str]:
     """The expressions of the docs' alerts, without what they are compared with: whole ones mostly have no
     series.
     """
-    page = (ROOT / "docs" / "monitoring.md").read_text()
+    page = (ROOT / "docs" / "operate.md").read_text()
     return [expression.rpartition(" > ")[0] for expression in re.findall(r"expr: (.+)", page)]
 
 

@@ -40,7 +40,7 @@ class Directory:
         return [str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file()]
 
     def check_nothing_else(self) -> None:
-        """There are files that manifests list, the manifests, and nothing under way."""
+        """The directory holds the files that manifests list, the manifests, and nothing in progress."""
         listed = self.listed()
         others = {path for path in listed if not path.startswith("_")} ^ set(self.files())
         assert not others, others
@@ -64,7 +64,7 @@ class Directory:
         return found
 
     def by_symlinks(self) -> Counter[int]:
-        """Rows as readers of symlink manifests find them; each file is there."""
+        """Rows as readers of symlink manifests find them; each file exists."""
         lists = self.root.glob("_symlink_format_manifest/**/manifest")
         listed = [line for path in lists for line in path.read_bytes().decode().split("\n")[:-1]]
         lines = [line.removeprefix("file://") for line in listed]

@@ -37,7 +37,7 @@ class Plan(Protocol):
 class Driver:
     """A driver with its JVM and Python workers; all of them have `mark` in their environment.
 
-    `plan`: what it is told, as JSON; `module`: what it runs.
+    `plan`: its input, as JSON; `module`: what it runs.
     """
 
     def __init__(self, plan: Plan, module: str = "integration.support.replay_driver") -> None:
@@ -55,7 +55,7 @@ class Driver:
             )
 
     def processes(self) -> list[int]:
-        """All there are of it. Python workers are in process groups of their own."""
+        """All there are of it. Python workers are in separate process groups."""
         return marked_processes(self.mark)
 
     def kill_only_driver(self) -> None:

@@ -15,7 +15,7 @@ from integration.support.queries import wait_until
 from integration.support.recorder import Recorder
 
 MARK = "SLUICE_TEST_MARK"
-"""An environment variable: what these tests start has a value of its own there, which is passed on."""
+"""An environment variable: processes that these tests start have another value, which is passed on."""
 
 _AGENT = b"sluice.kinesis.agent"
 _ENOUGH = 10

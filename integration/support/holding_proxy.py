@@ -53,7 +53,7 @@ class Trap:
     over: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
-        """Lets the request go its way, if it was caught, and returns when it has come to its end."""
+        """Lets the request pass, if it was caught, and returns when it has ended."""
         self.released.set()
         if self.reached.is_set():
             assert self.over.wait(_TIMEOUT)
@@ -140,7 +140,7 @@ class HoldingProxy:
             self._server.server_close()
 
     def wait_until_left(self) -> None:
-        """Returns when all that dead clients have sent has come to its end. There may be no others."""
+        """Returns when all requests of dead clients have ended. There may be no others."""
         server = self._server
         with socket.create_connection(("127.0.0.1", server.server_port)) as last, server.changed:
             address = last.getsockname()

@@ -1,4 +1,4 @@
-"""Hosts on this machine that have networks of their own: network namespaces, joined by a bridge.
+"""Simulated hosts on this machine with separate networks: network namespaces, joined by a bridge.
 
 Each has an address, a name, and its own loopback interface. Its name means 127.0.1.1 on the host itself, as
 Debian and Ubuntu have it, and its address elsewhere. It can lose its cable, or its power: then nothing says

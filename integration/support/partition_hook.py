@@ -1,4 +1,4 @@
-"""A `partitionHook` that writes down what it is told."""
+"""A `partitionHook` that writes down its calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def record(url: str, values: Mapping[str, str | None]) -> None:
-    """Adds a line to a file beside the sink's path, which has one partition column."""
+    """Adds a line to a file next to the sink's path, which has one partition column."""
     told = Path(url.removeprefix("file://")).parents[1] / "told"
     with told.open("a") as file:
         file.write(f"{url} {dict(values)}\n")

@@ -23,7 +23,7 @@ class Found(Protocol):
 
 
 class Producer:
-    """Puts records to all shards of a stream; each has data of its own.
+    """Puts records to all shards of a stream; each record has other data.
 
     `per_put`: how many go out at once while `putting`; `pause`: seconds between two puts then.
     """
@@ -46,7 +46,7 @@ class Producer:
         self._placed += zip(placed, (data for _, data in records), strict=True)
 
     def putting(self) -> AbstractContextManager[None]:
-        """Puts on and on, beside what the ``with`` block does."""
+        """Puts again and again while the ``with`` block runs."""
         return repeating(lambda: self.put(self._per_put), self._pause)
 
     def expected(self) -> Counter[tuple[str, int, bytes]]:

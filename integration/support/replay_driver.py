@@ -1,8 +1,8 @@
-"""A whole driver in a process of its own, for tests that kill it: ``python replay_driver.py <JSON>``.
+"""A whole driver in a separate process, for tests that kill it: ``python replay_driver.py <JSON>``.
 
-It writes the rows of every batch to ``<out>/<batch>-<attempt>.jsonl``, a line a row, on disk before the
-batch ends. At the moment it is told to, it says ``reached <moment>`` on standard output and stands still,
-to be killed. It ends when standard input closes, be it that its parent said so or that its parent is dead.
+It writes the rows of every batch to ``<out>/<batch>-<attempt>.jsonl``, a line a row, on disk before the batch
+ends. At the requested moment it prints ``reached <moment>`` on standard output and stops, to be killed. It
+ends when standard input closes, be it that its parent said so or that its parent is dead.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Lake:
         return reader.parquet(*local) if ".parquet" in local[0] else reader.json(local)
 
     def check_nothing_else(self) -> None:
-        """Below the path there are files that manifests list, the manifests, and nothing under way."""
+        """Below the path lie the files that manifests list, the manifests, and nothing in progress."""
         data = {key for key in self.listed() if "/_s" not in key}  # nor symlink manifests
         others = data ^ set(self.files())
         assert not others, others

@@ -88,7 +88,7 @@ class FaultProxy:
         return self.server.endpoint
 
     def set_rules(self, *rules: Mapping[str, Any]) -> None:
-        """Puts `rules` in the place of those that were there."""
+        """Replaces the rules with `rules`."""
         self._control("POST", "rules", list(rules))
 
     def clear(self) -> None:
@@ -184,7 +184,7 @@ def seaweedfs() -> Iterator[Server]:
 
 
 def seaweedfs_command(port: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
-    """How SeaweedFS is started. Its parts listen on ports of their own, on loopback like the others."""
+    """How SeaweedFS is started. Its parts listen on separate ports, on loopback like the others."""
     names = ("master.port", "volume.port", "filer.port")
     ports = [f"-{name}={free_port()}" for name in (*names, *(f"{name}.grpc" for name in (*names, "s3.port")))]
     weed = Path(sys.executable).with_name("weed")
@@ -277,7 +277,7 @@ def leashed(
     """Runs a command that is gone, with all it started, when the block ends or this process does.
 
     `directory`: where it runs, and where its output goes, to the file `log`. It is removed when this process
-    is killed; `settings`: environment variables on top of our own.
+    is killed; `settings`: environment variables in addition to ours.
     """
     with (directory / log).open("ab") as output:
         process = subprocess.Popen(

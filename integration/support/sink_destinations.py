@@ -76,7 +76,7 @@ class Hanging(FilesDestination):
 
 
 class Metered(FilesDestination):
-    """Notes when each request came, and its entries and bytes, in a file of its own for each writer."""
+    """Notes when each request came, and its entries and bytes, in a separate file for each writer."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(directory)

@@ -1,4 +1,4 @@
-"""A whole driver that reads one of the sources of docs/custom-source.md, for tests that kill it:
+"""A whole driver that reads one of the sources of docs/custom-sources.md, for tests that kill it:
 ``python source_driver.py <JSON>``. It behaves as ``replay_driver.py`` does.
 """
 

@@ -165,7 +165,7 @@ class Sessions:
             if self._alive(session):
                 stop_queries(session)
                 session.stop()
-        # Properties that Python set in the JVM for the last session would hold for the next one.
+        # Properties that Python set in the JVM for the last session would also apply to the next one.
         SparkSession.builder._options.clear()
 
     @staticmethod

@@ -1,7 +1,7 @@
 """The steps of an epoch of the asynchronous sink, at which a test can stop the world.
 
-Nothing in the library helps it. Destinations and a listener of a test's own announce, over a socket, how far
-they have come, and go on when they are answered; `HoldingProxy` does the same with requests.
+Nothing in the library helps it. A test's own destinations and listener announce, over a socket, how far they
+have come, and wait for the answer; `HoldingProxy` does the same with requests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.destinations.kinesis import KinesisStreamsDestination
 from sluice.sink import SinkProgress
 
 ROWS: Final = "rows"  # a task has its first rows, and has sent nothing
-REQUEST: Final = "request"  # a request is under way: a step of the proxy
+REQUEST: Final = "request"  # a request is in flight: a step of the proxy
 ANSWERED: Final = "answered"  # all requests of a task are answered, and it has not ended
 ENDED: Final = "ended"  # all tasks have ended, and the commit has not begun
 COMMITTING: Final = "committing"  # the commit calls the progress listener
@@ -39,7 +39,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.trap: Trap | None = None  # where to stop next; None for nowhere
-        self.figures: list[dict[str, Any]] = []  # what the progress listener was told, in order
+        self.figures: list[dict[str, Any]] = []  # what the progress listener received, in order
         self._lock = threading.Lock()
         outer = self
 
@@ -85,7 +85,7 @@ class Steps:
         try:
             trap.released.wait(_TIMEOUT)
             connection.wfile.write(b"\n")
-            connection.rfile.read()  # until whoever has announced goes on, or is dead
+            connection.rfile.read()  # until the sender resumes, or is dead
         finally:
             trap.over.set()
 

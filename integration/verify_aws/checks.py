@@ -215,7 +215,7 @@ class Checks:
     def _write(
         self, name: str, rows: int, columns: list[str], sink: dict[str, str], found: Callable[[], list[int]]
     ) -> Verdict:
-        """Writes the numbers below `rows`, and reads them back until all are there."""
+        """Writes the numbers below `rows`, and reads them back until none is missing."""
         begun = time.monotonic()
         source = {"end": str(rows)}
         self._run(

@@ -1,4 +1,4 @@
-"""One query in a driver of its own: ``python -m integration.verify_aws.job <JSON>``.
+"""One query in a separate driver: ``python -m integration.verify_aws.job <JSON>``.
 
 It prints ``ready`` when Spark is up and starts when it reads a line. A batch write prints ``done`` when it
 has succeeded; a streaming query runs until standard input closes.

@@ -118,7 +118,7 @@ def warn_of_dropped_rows(spark: SparkSession) -> None:
 
     Spark itself says nothing. The warning comes once a minute at most, to the logger ``sluice`` of the
     process that calls this, for all queries of this session; another call does nothing.
-    ``docs/watermarks.md`` says what helps. With Spark Connect, end with ``spark.stop()``: Spark's thread that
+    ``docs/read.md`` says what helps. With Spark Connect, end with ``spark.stop()``: Spark's thread that
     waits for events may keep the application alive.
     """
     from sluice.spark.dropped_rows import listen  # noqa: PLC0415 - imports Spark

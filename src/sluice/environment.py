@@ -1,6 +1,6 @@
 """Whether Spark, started from this process, would find Sluice, and what to set where it would not.
 
-Spark does not run Python data sources in the application's process. It starts Python of its own: one to look
+Spark does not run Python data sources in the application's process. It starts Python processes: one to look
 for formats, and others to plan, read and write. Which ones is set by environment variables, and not by which
 Python the application runs on:
 
@@ -89,7 +89,7 @@ class Probed:
     """Another Python.
 
     Attributes:
-        command: as Spark is told to call it.
+        command: the command that Spark calls.
         path: where it is; None where the command cannot be run as a Python.
         version: of Python, such as ``3.12.4``.
         missing: modules of Sluice, and of packages that Sluice needs, that it does not have.
@@ -154,7 +154,7 @@ def probe_python(command: str, search_path: Sequence[str] = (), without: Sequenc
     """Finds out what a Python has. Starts it, unless it is this one.
 
     Args:
-        command: as Spark is told to call it.
+        command: the command that Spark calls.
         search_path: more entries of its module path, such as files that Spark sends to workers.
         without: entries of this Python's module path that a Python which Spark starts does not have.
     """
@@ -225,7 +225,9 @@ def explain_lookup(
 
 
 def _link_without_blanks(command: str) -> str:
-    """Spark asks a shell whether the command is there, without quotes, and then searches for no formats."""
+    """Spark asks a shell whether the command exists, without quoting it; with a blank in it, Spark searches
+    for no formats.
+    """
     return (
         f"Spark searches for no formats, since '{command}' has a blank in its path: link the environment, as "
         f"by ln -s '{sys.prefix}' /tmp/environment, and set {PYSPARK_PYTHON}=/tmp/environment/bin/python "

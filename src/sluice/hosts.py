@@ -8,7 +8,7 @@ __all__ = ["is_loopback", "is_unspecified"]
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether it stands for all addresses of a host."""
+    """Whether the address means all addresses of a host."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

@@ -70,8 +70,8 @@ class Kind(Generic[T]):
     Attributes:
         name: a short name of the type.
         allowed: what users may write, for error messages.
-        parse: makes the value from the text. Raises ValueError, or OptionError with a message of its own, for
-            text that is not allowed.
+        parse: makes the value from the text. Raises ValueError, or OptionError with its own message, for text
+            that is not allowed.
         redact: makes what messages show of the text.
     """
 

@@ -1,8 +1,8 @@
 """Names of options that are none of ours: those of other connectors, and misspelt ones.
 
-A name that means the same as an option of ours is taken for it, and the log says so. A name that means
-something else, or nothing here, gets a sentence of its own instead of the nearest name: an option that is
-spelled alike may cost money, or do something else.
+If a name means the same as an option of ours, Sluice uses that option and logs it. A name that means
+something else, or nothing here, gets its own sentence instead of the nearest name: an option that is spelled
+alike may cost money, or do something else.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def find_foreign_name(key: str, names: Sequence[ForeignName]) -> ForeignName | N
 
 
 def log_taken(what: str, taken: Mapping[str, Sequence[str]]) -> None:
-    """Logs which names were taken for which of our keys: one line, and once in a process.
+    """Logs which names were replaced by which of our keys: one line, and once in a process.
 
     Args:
         what: whose options they are (``kinesis-efo``).
@@ -93,7 +93,7 @@ _PROPOSALS: Final = 3
 
 
 def propose_keys(name: str, keys: Mapping[str, bool], foreign: Sequence[ForeignName]) -> str:
-    """What to say of a name that is not known: the keys that it may stand for, three at most.
+    """The sentence about an unknown name: the keys that may be meant, three at most.
 
     Args:
         name: as the user gave it.

@@ -241,7 +241,7 @@ def read_options(
         declared: all options there are.
         given: as Spark passes them: keys in any case, values as text.
         also: other keys to ignore, besides Spark's own.
-        foreign: names of other connectors that users may bring. A declared key is never taken for one.
+        foreign: names of other connectors that users may bring. A declared key is never replaced.
     """
     declared = list(declared)
     values = OptionValues(what)

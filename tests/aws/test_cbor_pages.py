@@ -115,7 +115,7 @@ def test_damage_never_makes_another_record(body: bytes, data: st.DataObject) -> 
 
 
 def test_long_data_are_copied_once(many: int) -> None:
-    """Making columns takes the memory of one page beside the page, not that of arrays that grow."""
+    """Making columns takes the memory of one page in addition to the page, not that of arrays that grow."""
     if many != 1:
         pytest.skip("makes no columns")
     record = {ARRIVAL: 1, "Data": b"d" * 20_000, "PartitionKey": "k", "SequenceNumber": "4" * 56}
@@ -256,7 +256,7 @@ def test_a_hostile_page_is_an_error_soon(body: bytes) -> None:
 
 @pytest.mark.parametrize("body", [body for body in HOSTILE.values() if len(body) < 1_000])
 def test_lengths_that_lie_take_no_memory(body: bytes) -> None:
-    """Space is taken for what is there."""
+    """Space is reserved only for bytes that have arrived."""
     tracemalloc.start()
     try:
         with pytest.raises(DamagedAnswerError):

@@ -254,7 +254,7 @@ def test_which_endpoint_a_service_is_called_at(
 
 
 def other(number: int) -> ConnectionConfig:
-    """A config for the same endpoint with credentials of its own: they rotate in several ways."""
+    """A config for the same endpoint with other credentials: they rotate in several ways."""
     changes: dict[str, Any] = {"session_token": f"token-{number}"}
     if number % 3 == 1:
         changes |= {"access_key_id": f"ASIA{number:016}", "secret_access_key": f"hush-{number}"}
@@ -296,7 +296,7 @@ class Drip(BaseHTTPRequestHandler):
 
 
 def test_an_answer_that_is_being_read_outlives_its_client() -> None:
-    """As a subscription does, which goes on for minutes after the call."""
+    """A subscription is such an answer: it runs for minutes after the call."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Drip)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     Drip.go_on.clear()

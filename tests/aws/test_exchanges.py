@@ -31,7 +31,7 @@ class Connection:
 
 def watchdog() -> Watchdog:
     made = Watchdog()
-    made._thread = threading.current_thread()  # none of its own
+    made._thread = threading.current_thread()  # no extra thread
     return made
 
 

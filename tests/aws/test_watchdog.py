@@ -22,7 +22,7 @@ def test_only_waits_that_are_late_are_given_up() -> None:
     """Each once. A wait that was disarmed, or armed anew, is not late."""
     clock = Clock()
     dog = Watchdog(clock)
-    dog._thread = threading.current_thread()  # none of its own
+    dog._thread = threading.current_thread()  # no extra thread
     waiters = [object() for _ in range(4)]
     given_up: list[int] = []
     for at, waiter in enumerate(waiters):

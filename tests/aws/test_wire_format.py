@@ -102,7 +102,9 @@ def test_records_are_asked_for_in_cbor() -> None:
 def test_an_endpoint_that_refuses_cbor_is_asked_in_json(
     refused: Callable[[], AWSResponse | Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same call goes on in JSON, signed anew; all calls of the process do from then on; one log line."""
+    """The same call is repeated in JSON, signed anew; from then on all calls of the process use JSON; one log
+    line.
+    """
     caplog.set_level(logging.INFO, "sluice")
     endpoint = Endpoint({CBOR: refused, JSON: page})
     assert [endpoint.get_records(), endpoint.get_records()] == [7, 7]
@@ -169,7 +171,7 @@ def test_errors_in_cbor_are_those_of_json(code: str) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\xbf", b"\xbf\x67Records", b"\xa0"])
 def test_a_damaged_page_is_retryable_and_no_refusal(body: bytes) -> None:
-    """JSON is not taken for what the endpoint knows."""
+    """A damaged page does not show which formats the endpoint supports."""
     endpoint = Endpoint({CBOR: lambda: answer(body)})
     with pytest.raises(ServiceError) as caught:
         endpoint.get_records()

@@ -54,7 +54,7 @@ def test_both_ends_prove_the_secret(cuts: list[int]) -> None:
         Address("10.0.0.1", 4000, b"w" * 32, HERE.start),
         Address("10.0.0.1", 4001, SECRET, HERE.start),
         Address("10.0.0.1", 4000, SECRET, b"other"),
-        # The parts of an address can't be told from one another at other places.
+        # An address whose parts are split elsewhere is another address.
         Address("10.0.0.1", 4000, SECRET, HERE.start + b"1"),
     ],
     ids=["secret", "port", "start", "longer start"],

@@ -60,7 +60,7 @@ def option_arguments(**more: str) -> list[str]:
 class Service:
     """AWS in process: the strict model of Kinesis, and what a test says of the other services.
 
-    It is that of one account and region. `elsewhere` has others, with streams of their own.
+    It is that of one account and region. `elsewhere` has others, with other streams.
 
     Attributes:
         denied: IAM actions (``kinesis:GetRecords``) that are refused.
@@ -204,7 +204,7 @@ def _clients(options: Mapping[str, str], service: str) -> list[Any]:
 
 
 class OtherServices:
-    """The services beside Kinesis, in the place of the SDK's sending: what a test says they answer.
+    """The services other than Kinesis, in place of the SDK's sending: the test says what they answer.
 
     Args:
         service: has the actions that are denied, and takes the calls.

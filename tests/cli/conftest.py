@@ -10,6 +10,6 @@ from kinesis_transport import forget_process_state
 
 @pytest.fixture(autouse=True)
 def _fresh_process() -> Iterator[None]:
-    """Each test has clients of its own."""
+    """Each test has its own clients."""
     yield
     forget_process_state()

@@ -116,7 +116,7 @@ runpy.run_module("sluice", run_name="__main__")
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
 def test_neither_pyspark_nor_a_jvm_is_needed(arguments: list[str], code: int) -> None:
-    """In a process of its own where neither can be imported, as ``python -m sluice``."""
+    """In a separate process where neither can be imported, as ``python -m sluice``."""
     done = subprocess.run(
         (sys.executable, "-c", WITHOUT_SPARK, *arguments),
         cwd=ROOT,
@@ -230,7 +230,7 @@ def test_a_shell_completes(line: str, expected: list[str], tmp_path: Path) -> No
 
 def test_the_page_has_every_command_and_its_options() -> None:
     """With each option but those that all commands have in common."""
-    page = (ROOT / "docs" / "operating.md").read_text()
+    page = (ROOT / "docs" / "operate.md").read_text()
     for path, parser in leaves():
         assert f"`{path}`" in page or f"sluice {path} " in page, path
         for action in parser._actions:

@@ -217,7 +217,7 @@ def test_a_stream_that_does_not_exist() -> None:
     assert len(failed) == 2
     assert all("does not exist in this account and region" in text for text in failed)
     allowed = [each["check"] for each in done.value["findings"] if each["status"] == "ok"]
-    assert allowed == ["options", "credentials"]  # nothing can be said of reading what is not there
+    assert allowed == ["options", "credentials"]  # unknown whether a missing stream could be read
 
 
 def test_a_consumer_of_the_users_own(service: Service) -> None:

@@ -15,7 +15,7 @@ from integration.model.errors import ModelError
 from integration.streams_model import Laws, StreamsModel
 from kinesis_transport import OPTIONS, forget_process_state
 
-PAGE = Path(__file__).parents[2] / "docs" / "dynamodb-streams.md"
+PAGE = Path(__file__).parents[2] / "docs" / "read.md"
 ME = f"arn:aws:iam::{ACCOUNT}:user/me"
 NEEDS = [
     "dynamodb:ListStreams",

@@ -89,7 +89,7 @@ def pyspark(environment: dict[str, str]) -> Finding:
 
 
 def test_the_spark_of_a_cluster_will_do(installed: dict[str, str], tmp_path: Path) -> None:
-    """An environment that is made for it has none of its own. Java is looked at for that one."""
+    """A fresh environment has no Spark. Java is looked at for that one."""
     environment = write_spark(tmp_path, "4.0.1")
     assert pyspark(environment) == Finding("PySpark", "that of SPARK_HOME, 4.0.1", is_well=True)
     assert "Java" in {each.name for each in check_installation(environment, always(HERE))}
@@ -136,7 +136,7 @@ def test_what_is_too_old_for_this_pyspark(
 
 @pytest.mark.usefixtures("installed")
 def test_a_home_that_says_nothing(tmp_path: Path) -> None:
-    """Nothing is there, or no Spark that is known."""
+    """The directory is empty, or holds no known Spark."""
     assert not pyspark({"SPARK_HOME": str(tmp_path)}).is_well
     (tmp_path / "version.py").write_text("VERSION = 1\n")
     assert not pyspark({"SPARK_HOME": str(tmp_path)}).is_well
@@ -164,7 +164,7 @@ def test_the_archive_of_executors_and_the_python_of_the_driver() -> None:
 
 
 def test_a_python_of_sparks_settings(tmp_path: Path) -> None:
-    """It does not hold for formats that Spark finds."""
+    """Formats that Spark finds ignore it."""
     name = "Python of formats that Spark finds"
     (tmp_path / "conf").mkdir()
     file = tmp_path / "conf" / "spark-defaults.conf"

@@ -1,4 +1,4 @@
-"""The second and third part of the drill (``docs/drill.md``) as printed, with a service in process."""
+"""Two of the problems in ``docs/operate.md``, with the commands as printed, with a service in process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from cli_support import ACCOUNT, RECORDINGS, Outcome, Service, option_arguments, sluice
 
-DRILL = (Path(__file__).parents[2] / "docs" / "drill.md").read_text()
+DRILL = (Path(__file__).parents[2] / "docs" / "operate.md").read_text()
 STREAM = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/orders"
 ARN = re.compile(r"arn:\S+")
 
 
 def commands(section: str) -> list[list[str]]:
     """The commands of a section, without ``sluice``."""
-    text = DRILL.split(f"## {section}")[1].split("\n## ")[0]
+    text = re.split(r"\n##+ ", DRILL.split(f"### {section}\n")[1])[0]
     return [line.split() for line in re.findall(r"^\$ sluice (.+)$", text, re.MULTILINE)]
 
 
@@ -42,7 +42,7 @@ def test_a_query_that_was_stopped_for_too_long_is_reset(checkpoint: Path) -> Non
     """To a time; the first command changes nothing, the last shows the new place."""
     created = logged(checkpoint)["created"]["recorded-polling"]
     Service().create("recorded-polling", 2, created=created)
-    show, plan, execute, again = commands("A query was stopped for too long")
+    show, plan, execute, again = commands("The query was stopped for too long")
     here = {"checkpoints_orders": str(checkpoint)}
     before = {path.name: path.read_text() for path in (checkpoint / "offsets").iterdir()}
 
@@ -66,7 +66,7 @@ def test_a_left_over_consumer_is_found_and_removed(checkpoint: Path) -> None:
     arn = service.model.call("RegisterStreamConsumer", request)["Consumer"]["ConsumerARN"]
     service.clock.advance(1)
     here = {"checkpoints_orders": str(checkpoint), "arn": arn}
-    find, plan, execute = commands("A consumer was left over")
+    find, plan, execute = commands("A fan-out consumer is left over")
 
     found, planned = run(find, **here), run(plan, **here)
     still = run(find, **here)

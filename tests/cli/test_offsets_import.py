@@ -454,7 +454,9 @@ def test_positions_that_are_not_known_are_refused(
 
 
 def test_leases_of_two_streams_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Of one that was deleted and created again, or of another account: which is read cannot be told."""
+    """One was deleted and created again, or belongs to another account: nothing shows which one the leases
+    belong to.
+    """
     old = multi_stream("clicks", SHARDS[0], OTHER)
     new = json.loads(
         json.dumps(multi_stream("clicks", SHARDS[0], NUMBER)).replace("1700000000", "1800000000")

@@ -206,7 +206,7 @@ def test_offline_leaves_what_was_read_to_its_end(query: Query) -> None:
 
 @pytest.mark.parametrize("shard", ["shardId-00000001414576573621-f55eea83", "topic-7"])
 def test_kinesis_is_not_asked_for_the_shards_of_something_else(query: Query, shard: str) -> None:
-    """A table of DynamoDB Streams, or a source of one's own, may have the name of a stream."""
+    """A table of DynamoDB Streams, or a custom source, may have the name of a stream."""
     for batch in (0, 1):
         query.log(batch, {shard: "77"})
     query.age(3 * HOUR)
@@ -431,7 +431,7 @@ def test_the_first_batch_has_its_start_in_its_end(query: Query) -> None:
 
 
 def test_state_cannot_leave_a_batch_out(query: Query) -> None:
-    """A stateful query is refused while a batch is under way; else it is warned of what counts twice."""
+    """A stateful query is refused while a batch is in progress; otherwise a warning names what counts twice."""
     (query.checkpoint / "state" / "0").mkdir(parents=True)
     assert "The query keeps state, which is not set back" in query.reset("--to-latest").out
     (query.checkpoint / "commits" / "1").write_bytes(b"")
@@ -641,7 +641,7 @@ def test_a_reset_that_is_cut_short_changes_nothing(
     query: Query, monkeypatch: pytest.MonkeyPatch, step: str, *, is_written: bool, error: BaseException
 ) -> None:
     """A batch that is given up, and whose end stays, is one whose rows nobody reads: in shards that are not
-    reset as well. The copy is there, and a second try makes the reset.
+    reset as well. The copy exists, and a second try makes the reset.
     """
     first, second = query.shards
     query.log(2, query.unread, commit=False)

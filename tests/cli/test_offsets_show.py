@@ -131,7 +131,7 @@ def test_a_damaged_offset_says_what_to_do(tmp_path: Path, body: bytes, command: 
         "delete the files of this batch and of later ones from 'offsets' and 'commits', with their '.crc'",
         "resumes after batch 4",
         "With destination s3, or another one that commits, it fails if one of them was committed",
-        "docs/operating.md, 'Restoring a checkpoint'",
+        "docs/operate.md, 'Restoring a checkpoint'",
     ):
         assert advice in refused.errors
 
@@ -154,8 +154,8 @@ def test_a_missing_offset_and_a_damaged_first_one(tmp_path: Path) -> None:
 def test_the_remedy_is_the_one_that_the_pages_have() -> None:
     pages = Path(__file__).parents[2] / "docs"
 
-    assert "## Restoring a checkpoint" in (pages / "operating.md").read_text()
-    assert "operating.md#restoring-a-checkpoint" in (pages / "troubleshooting.md").read_text()
+    assert "## Restoring a checkpoint" in (pages / "operate.md").read_text()
+    assert "operate.md#restoring-a-checkpoint" in (pages / "messages.md").read_text()
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"{}", b'v1\n{"nextBatch', b"v1\n[]", b"\xff"])

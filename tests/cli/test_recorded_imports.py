@@ -1,7 +1,7 @@
 """``sluice offsets import`` of what other consumers have left: see ``imports/README.md``.
 
 Each recording has what the consumer read, and the first record of each shard that it read when it was started
-again: that is where the imported position has to go on.
+again: the imported position must resume at that record.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def first_unread(records: Sequence[UserRecord], place: Mapping[str, Any]) -> Use
 
 
 def check_goes_on(places: Mapping[str, Mapping[str, Any]], read: Mapping[str, Any]) -> None:
-    """Each shard goes on with the record that the consumer itself went on with."""
+    """Each shard resumes at the record at which the consumer itself resumed."""
     for shard, record in read["resumed"].items():
         assert first_unread(read["records"][shard], places[shard]) == record, shard
 
@@ -133,7 +133,7 @@ def awslabs(name: str) -> tuple[Any, dict[str, Mapping[str, Any]]]:
 
 @pytest.mark.parametrize("name", ["inside-aggregate", "shard-end"])
 def test_a_checkpoint_of_awslabs_goes_on_as_the_connector_did(name: str) -> None:
-    """After a batch that was committed, and before one that was not; no record is left out or comes twice."""
+    """After a batch that was committed, and before one that was not; no record is left out or duplicated."""
     read = json.loads((AWSLABS / "read.json").read_text())
 
     value, places = awslabs(name)

@@ -310,7 +310,7 @@ def test_letters_by_a_url(tmp_path: Path, url: str) -> None:
 
 
 def test_letters_that_are_not_there(tmp_path: Path) -> None:
-    """A name that was mistyped is not taken for a place without letters."""
+    """A mistyped name is refused, and not read as a place without letters."""
     done = replay(tmp_path / "nosuch", destination="kinesis", streamName="orders")
 
     assert done.code == 3

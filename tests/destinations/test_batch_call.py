@@ -95,7 +95,7 @@ def test_an_endpoint_that_never_answers_is_fatal_within_seconds() -> None:
 
 @pytest.mark.parametrize("reply", [answer({"RequestResponses": []}), refusal("ThrottlingException")])
 def test_an_endpoint_that_has_answered_before_is_retried(reply: Any) -> None:
-    """Its address is right, whatever the answer was. This holds for later epochs in the process, too."""
+    """Its address is right, whatever the answer was. That also applies to later epochs in the process."""
     now = [100.0]
     batch_call = made(lambda _, __: reply)
     try:

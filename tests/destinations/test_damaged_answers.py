@@ -175,7 +175,7 @@ SHAPES: list[tuple[Service, str]] = [
 
 @pytest.mark.parametrize(("service", "body"), SHAPES, ids=ids)
 def test_json_that_is_no_answer_is_damaged(service: Service, body: str) -> None:
-    """As a body that is no JSON: retried, under a code of its own, and the error names the target."""
+    """As a body that is no JSON: retried, with a separate code, and the error names the target."""
     for text in (body, "<html>"):
         FakeService(service.name, lambda _, __, text=text: raw_answer(text.encode()))  # type: ignore[misc]
         setup = read_async_sink(OPTIONS | service.options)
@@ -268,7 +268,7 @@ def test_an_id_of_another_service_is_no_acknowledgement(service: Service, name: 
 
 
 def test_an_aggregate_without_an_id_is_sent_again() -> None:
-    """As a record of its own is."""
+    """As a single record is."""
     results = iter([{}, {"ShardId": "s"}])
 
     def respond(operation: str, _: Fields) -> Any:

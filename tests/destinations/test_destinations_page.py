@@ -11,17 +11,23 @@ import pytest
 
 from sluice.destinations import read_sink, registry
 from sluice.destinations.common import bucket
+from sluice.destinations.files import FilesDestination, S3Destination
 from sluice.destinations.firehose import destination as firehose
 from sluice.destinations.http import converter as http
 from sluice.destinations.sqs import converter as sqs
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "destinations.md").read_text()
-SECTIONS = dict(re.findall(r"^## `(\w+)`[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+SECTIONS = {
+    name: text
+    for title, text in re.findall(r"^## (`\w+`[^\n]*)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
+    for name in re.findall(r"`(\w+)`", title)
+}
 COLUMNS = {
     "firehose": [firehose.FirehoseRowConverter.COLUMN],
     "sqs": list(sqs._COLUMNS),
     "http": [http.HttpRowConverter.COLUMN],
 }
+COMMITTING = (FilesDestination, S3Destination)
 MADE = {
     "firehose": ({"deliveryStream": "x"}, "firehose:PutRecordBatch"),
     "dynamodb": ({"tableName": "xxx"}, "dynamodb:BatchWriteItem"),
@@ -55,8 +61,14 @@ def test_the_policy_of_s3_has_what_is_called() -> None:
 
 
 def test_every_destination_but_kinesis_has_a_section() -> None:
-    """Destination kinesis is in docs/sink.md and docs/options.md."""
+    """Destination kinesis is in docs/write.md and docs/options.md."""
     assert set(SECTIONS) == set(registry._BUILT_IN) - {"kinesis"}
+
+
+def test_one_table_has_the_options_of_files_and_s3() -> None:
+    """They have the same options with the same defaults."""
+    files, s3 = ([(o.key, o.shown_default, o.default) for o in each.OPTIONS] for each in COMMITTING)
+    assert files == s3
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -72,7 +84,7 @@ def test_columns_are_all_there_with_their_types(name: str) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_policies_allow_the_operation_that_is_called(name: str) -> None:
-    """And no other. The batch operation of SQS has no action of its own."""
+    """And no other. SQS has no separate action for its batch operation."""
     (policy,) = re.findall(r"```json\n(.*?)```", SECTIONS[name], re.DOTALL)
     ((statement,),) = (json.loads(policy)["Statement"],)
     options, action = MADE[name]

@@ -53,7 +53,7 @@ def test_every_column_is_an_attribute() -> None:
 
 
 def test_a_struct_item_alone_is_the_item() -> None:
-    """Its fields are the attributes. There may be an operation column beside it."""
+    """Its fields are the attributes. It may also have an operation column."""
     struct = pa.array([{"id": "a", "n": 1}, {"id": "b", "n": None}])
 
     assert items(convert(batch(Item=struct))) == [{"id": {"S": "a"}, "n": {"N": "1"}}, {"id": {"S": "b"}}]

@@ -125,7 +125,7 @@ def test_neighbours_are_merged_up_to_the_target(sizes: list[int], expected: list
 
 
 def test_files_of_other_partitions_queries_and_formats_stay_apart() -> None:
-    """Those of several batch writes do not: each of them is a query of its own."""
+    """Files of several batch writes are not merged: each write is a separate query."""
     mixed = files(1, directory="day=1/") + files(1, directory="day=2/") + files(1, query="other")
     mixed += [FoldedFile("part-00000_q_00000000000000000009_r_0_0000.jsonl", 1, 1, 0)]
     mixed += [FoldedFile("of-the-user.parquet", 1, 1, 0)] * 2

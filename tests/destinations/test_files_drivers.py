@@ -53,7 +53,7 @@ class Turns:
 
 
 class Drivers:
-    """Of one query. The first commits or aborts batch 1; the second repeats it and goes on."""
+    """Of one query. The first commits or aborts batch 1; the second repeats it and continues."""
 
     def __init__(self, world: World, publish: str) -> None:
         self._world = world

@@ -321,7 +321,7 @@ class LastDeletion:
 @EACH_STORE
 @EACH_WAY
 def test_cleaning_up_does_not_fail_what_is_committed(worlds: Worlds, store: str, publish: str) -> None:
-    """An abort would find nothing to undo: without a pending list, all rows are there."""
+    """An abort would find nothing to undo: without a pending list, all rows are committed."""
     world = worlds.new(store)
     fault = world.fault = LastDeletion()
     write = Write(world, publish)

@@ -15,7 +15,7 @@ from fake_service import OPTIONS, FakeService, answer, read_async_sink
 from sluice.sink import AsyncSinkWriter, NoRateLimitingStrategy, Origin
 from sluice.sink.letters.dead_letters import LocalDeadLetterQueue
 
-FAR = 1_700_000_000_000 * 1_000_000  # milliseconds that were taken for seconds
+FAR = 1_700_000_000_000 * 1_000_000  # milliseconds that were read as seconds
 KEYED = {"destination": "dynamodb", "tableName": "orders", "keyColumns": "id"}
 SQS = {"destination": "sqs", "queueUrl": "https://sqs.eu-west-1.amazonaws.com/1/q"}
 FIFO = {"destination": "sqs", "queueUrl": "https://sqs.eu-west-1.amazonaws.com/1/q.fifo"}

@@ -313,7 +313,7 @@ def test_figures_count_rows() -> None:
 
 
 def test_dead_letters_are_rows(tmp_path: Path) -> None:
-    """Each row of a rejected aggregate becomes a dead letter of its own, with its own key."""
+    """Each row of a rejected aggregate becomes a separate dead letter, with its own key."""
     stream = FakeStream(even_shards(1), refuse=lambda _entry, _shard: "InvalidThing")
     queue = LocalDeadLetterQueue(tmp_path, Origin("d"))
     figures = write(aggregating(stream), rows(99), dead_letters=queue).figures

@@ -232,7 +232,7 @@ def test_late_rows_commit_their_partition_again(worlds: Worlds, store: str, publ
 
 
 def test_a_hook_is_not_repeated_for_others_that_fail(worlds: Worlds) -> None:
-    """Else a service that refuses every tenth call would never be told of ten."""
+    """Otherwise a service that refuses every tenth call would never get through ten calls."""
     global hook_moods  # noqa: PLW0603 - as above
     hook_moods = moods([0, 0, 2, 0, 2])
     world = worlds.new("local")
@@ -246,7 +246,7 @@ def test_a_hook_is_not_repeated_for_others_that_fail(worlds: Worlds) -> None:
 @EACH_STORE
 @EACH_WAY
 def test_a_hook_that_fails_fails_the_commit(worlds: Worlds, store: str, publish: str) -> None:
-    """The batch is committed for readers, and no partition is marked; the restart goes on."""
+    """The batch is committed for readers, and no partition is marked; the restart calls the hook again."""
     global hook_moods  # noqa: PLW0603 - as above
     hook_moods = moods([0, 3])
     world = worlds.new(store)

@@ -91,7 +91,7 @@ def write(path: Path, batch: int) -> None:
 
 
 def test_the_hook_adds_complete_partitions(glue: Any, tmp_path: Path) -> None:
-    """Each once, with its location and the table's columns; those that are open are not there."""
+    """Each once, with its location and the table's columns; open partitions are missing."""
     path = tmp_path / "clicks"
     for batch in range(2):
         write(path, batch)

@@ -473,7 +473,7 @@ def test_an_answer_without_a_required_field_is_damaged(
 
 
 def test_a_proxy_that_answers_for_s3_loses_no_epoch() -> None:
-    """Its answers are neither a manifest that was put, nor one of an earlier run that is there."""
+    """Its answers count neither as a put manifest nor as an existing one of an earlier run."""
 
     class BehindAProxy(FakeS3):
         seen: ClassVar[set[str]] = set()

@@ -51,7 +51,9 @@ def test_epochs_have_their_rows_and_their_time() -> None:
 
 
 def test_files_of_no_epoch_are_told_from_those_of_failed_attempts() -> None:
-    """A file without a manifest may be under way. One that its epoch's manifest leaves out is garbage."""
+    """A file without a manifest may belong to a write in progress. One that its epoch's manifest leaves out
+    is garbage.
+    """
     s3 = lake(("a", 0))
     under_way, failed = data_key("a", 1), data_key("a", 0, 7, "run-0")
     s3.objects |= {under_way: b"x", failed: b"x", "events/of-the-user.csv": b"x"}

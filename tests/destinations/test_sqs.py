@@ -302,7 +302,7 @@ def test_a_fifo_queue_gets_each_group_in_order(
 def test_a_queue_s_url_says_where_it_is(
     host: str, region: str, endpoint: str | None, connections: list[ConnectionConfig]
 ) -> None:
-    """In every form that AWS documents. The SDK calls the region's own host unless it is told another one."""
+    """In every form that AWS documents. By default the SDK calls the region's own host."""
     FakeService("sqs", lambda _, __: results([0, 1]))
     SqsDestination(ConnectionConfig(), f"https://{host}/123456789012/orders").submit(AB)
 

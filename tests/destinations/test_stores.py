@@ -151,7 +151,7 @@ def test_files_that_tasks_have_written_to_their_own_disks(worlds: Worlds) -> Non
 
 
 def test_a_directory_that_vanishes_fails_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although the staged file is there."""
+    """Although the staged file exists."""
     store = LocalStore(tmp_path)
     file = stage(store, f"a=1/{NAME}", b"x")
     monkeypatch.setattr(Path, "mkdir", lambda *_, **__: None)

@@ -83,12 +83,12 @@ class World:
     # --- readers --------------------------------------------------------------------------------------
 
     def by_manifests(self) -> Counter[int]:
-        """The rows that `sluice.committed_files` gives; each of its files is there."""
+        """The rows that `sluice.committed_files` returns; each of its files exists."""
         urls = committed_urls(self.reader(), self.layout)
         return self._rows(self.files(), (url.removeprefix(self.layout.address("")) for url in urls))
 
     def by_symlinks(self) -> Counter[int]:
-        """The rows that Hive finds; each file that it is told of is there."""
+        """The rows that Hive finds; each listed file exists."""
         files = self.files()
         lists = [body for path, body in files.items() if path.startswith("_symlink_format_manifest/")]
         lines = [line for body in lists for line in body.decode().split("\n")[:-1]]

@@ -100,7 +100,7 @@ def test_a_damaged_answer_is_no_empty_page(body: bytes) -> None:
 
 
 def test_small_pages_share_a_batch() -> None:
-    """Rows stay in their order, with the names of their own shards."""
+    """Rows stay in order, with the names of their shards."""
     records = changes_of(read_changes(response(json.dumps(BODY).encode())))
     other = SplitId("orders", "shardId-00000001414576573622-aaaaaaaa")
     batches = list(to_record_batches([(SPLIT, records), (other, records[:1])], "json"))

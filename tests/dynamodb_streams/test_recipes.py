@@ -1,4 +1,4 @@
-"""The recipes of docs/dynamodb-streams.md keep a copy of a table, as they are printed."""
+"""The recipes of docs/read.md keep a copy of a table, as they are printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from test_snapshots import fill, new_model, plain_items, query
 
 from sluice.dynamodb_streams.record_batches import ARROW_SCHEMA
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "dynamodb-streams.md"
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "read.md"
 BLOCKS: Final[list[str]] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 

@@ -19,7 +19,7 @@ from sluice.source.probing import session as probe_session
 from sluice.source.settings import Limits
 
 LAWS = Laws(retention=None)
-"""Nothing expires: losses have tests of their own."""
+"""Nothing expires: other tests cover losses."""
 LIMITS = st.sampled_from(
     [
         Limits(),
@@ -57,12 +57,12 @@ class History(FailingReads):
         self.query = StreamsQuery(self.model, page_limit=page_limit)
 
     def run(self, steps: Iterable[tuple[object, ...]]) -> None:
-        """Takes all steps, reads on without faults until nothing is new, and checks every batch."""
+        """Takes all steps, reads without faults until nothing is new, and checks every batch."""
         for step in steps:
             self.step(step)
         self.fault_rate = 0.0
         self.model.clock.advance(20)
-        # A trigger goes on with the empty pages where the last one stopped.
+        # A trigger resumes after the empty pages where the last one stopped.
         self.query.run_to_end(empty_triggers=6 if self.model.laws.empty_pages < EMPTY_PAGES_AT_TIP else 50)
         assert self.query.numbers() == all_numbers(self.model, [self.arn])
         self.query.check_order(self.model.parents(self.arn))

@@ -43,7 +43,7 @@ def test_a_stream_is_known_by_its_label() -> None:
     assert first.retention == 24 * 3600
 
     model.disable(TABLE)
-    assert log.describe(TABLE) == first  # it can be read on
+    assert log.describe(TABLE) == first  # its records can still be read
     model.clock.advance(1.0)
     model.enable(TABLE)
 

@@ -31,7 +31,7 @@ def test_a_stop_longer_than_a_day_is_a_loss() -> None:
 
 
 def test_a_loss_that_is_tolerated_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """With failOnDataLoss false the query goes on with the oldest record."""
+    """With failOnDataLoss false the query resumes at the oldest record."""
     model = new_model(Laws(), 3)
     query = StreamsQuery(model, fail=False)
     read = put_many(model, 10)

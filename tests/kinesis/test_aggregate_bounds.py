@@ -92,7 +92,9 @@ def unpacked(records: list[Record]) -> int:
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
 def test_an_aggregate_takes_a_bounded_multiple_of_its_size(data: bytes) -> None:
-    """Neither its record batches nor Python's objects, and rows not beyond a bound of their own."""
+    """Its record batches and Python objects stay within a multiple of it, and its rows within their own
+    bound.
+    """
     records = [Record("7" * 56, 0, "a", data)]
     pa.array([0])  # imports pandas, once
     gc.collect()

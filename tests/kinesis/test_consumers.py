@@ -255,7 +255,7 @@ LOST = sdk.ReadTimeoutError(endpoint_url=URL, error=OSError("late"))
 
 @pytest.mark.parametrize("failure", [LOST, refusal("InternalFailure", status=500)])
 def test_a_registration_whose_answer_was_lost_is_the_querys(failure: Answer) -> None:
-    """The consumer was not there before, and nobody else would deregister it. It is told once."""
+    """The consumer was not there before, and nobody else would deregister it. It is reported once."""
     describe: list[Script] = [GONE, is_("CREATING"), is_("CREATING"), is_("ACTIVE")]
     service = Service({DESCRIBE: describe, REGISTER: [failure, IN_USE]})
     assert service.ensure() == (ARN, True)
@@ -267,7 +267,7 @@ def test_a_registration_whose_answer_was_lost_is_the_querys(failure: Answer) -> 
     [
         # Refused because of load: it was not carried out.
         ([GONE, is_("ACTIVE")], [LIMIT, IN_USE], False),
-        # Lost on its way there, while the stream was being resharded.
+        # The answer was lost, while the stream was being resharded.
         ([GONE, GONE, GONE, is_("ACTIVE")], [LOST, IN_USE, is_new()], True),
         # Somebody deregisters it already.
         ([GONE, is_("DELETING"), is_("DELETING"), GONE, is_("ACTIVE")], [LOST, IN_USE, is_new()], True),
@@ -320,7 +320,7 @@ def test_a_limit_is_named_where_consumers_cannot_be_listed() -> None:
 
 
 def test_consumers_are_listed_page_by_page() -> None:
-    """The operation takes the stream's ARN beside the token."""
+    """The operation takes the stream's ARN in addition to the token."""
     pages: list[Script] = [dict(listed("ACTIVE")) | {"NextToken": "more"}, listed("ACTIVE", "ACTIVE")]
     service = Service({DESCRIBE: [GONE], REGISTER: [LIMIT], LIST: pages}, config_of(**FEW))
     assert "this stream has 3, 0 of them being created: c0, c0, c1" in str(service.failure())

@@ -57,7 +57,7 @@ def tasks(found: Sequence[SplitRange], cores: int | None, **options: str) -> lis
 def test_a_batch_near_the_tip_has_few_tasks(
     found: list[SplitRange], sizes: dict[int | None, list[int]]
 ) -> None:
-    """However many the cores: each costs as much as 8 shards, and writes a file of its own."""
+    """However many the cores: each costs as much as 8 shards, and writes its own file."""
     assert {cores: tasks(found, cores) for cores in sizes} == sizes
 
 

@@ -305,7 +305,7 @@ def test_an_error_with_a_good_status_is_no_answer(fields: dict[str, Any]) -> Non
 
 
 def test_a_damaged_listing_does_not_lose_shards() -> None:
-    """A listing without shards is not taken for a stream without shards."""
+    """A listing without shards does not mean a stream without shards."""
     service = Service({}, {"Shards": [shard(0)]})
     assert len(service.log.list_splits("orders")) == 1
 
@@ -384,7 +384,7 @@ def test_a_read_that_is_silent_holds_a_plan_once() -> None:
 
 
 def test_a_read_that_is_throttled_holds_no_plan() -> None:
-    """The planner goes on without the shard, and reads it later."""
+    """The planner continues without the shard, and reads it later."""
     refused = refusal("ProvisionedThroughputExceededException")
     service = Service(refused, EMPTY_PAGE, is_endpoint_known=True)
     calls = service.log._calls.for_planning("GetRecords", "GetShardIterator")

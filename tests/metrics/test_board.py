@@ -58,7 +58,7 @@ def test_counters_rise_with_each_batch() -> None:
 
 
 def test_a_new_run_counts_on() -> None:
-    """The source counts from 0 again when a query is started again; the series go on."""
+    """The source counts from 0 again when a query is started again; the series continue."""
     board = Board()
     board.record(metrics(shard(polled=10)))
     board.record(metrics(shard(polled=4), run="r2"))
@@ -90,7 +90,7 @@ def test_series_of_a_query_that_has_ended_end() -> None:
 
 
 def test_counters_go_on_when_a_query_that_has_ended_is_started_again() -> None:
-    """As `docs/monitoring.md` says: what has been counted once never goes down."""
+    """As `docs/operate.md` says: what has been counted once never goes down."""
     board = Board()
     board.record(metrics(shard(polled=10)))
     board.forget("q1")
@@ -103,7 +103,7 @@ def test_counters_go_on_when_a_query_that_has_ended_is_started_again() -> None:
 
 
 def test_an_idle_query_is_told_from_one_that_hangs() -> None:
-    """Spark goes on telling of it; the time of its last batch stays."""
+    """Spark keeps reporting it; the time of its last batch stays."""
     board = Board()
     board.record(metrics())
     board.mark_alive("q1", 1500.0)

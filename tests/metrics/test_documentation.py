@@ -11,7 +11,7 @@ from sluice.metrics.catalogue import Metric
 from sluice.metrics.prometheus import prometheus_label, prometheus_name
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "monitoring.md").read_text()
+PAGE = (DOCS / "operate.md").read_text()
 NAMED = {
     "query": ("sluice.query.id", "sluice.query.name"),
     "source": ("sluice.query.id", "sluice.query.name", "sluice.source"),
@@ -36,7 +36,7 @@ def listed() -> list[Metric]:
 
 
 def test_the_page_lists_every_metric() -> None:
-    """With its unit, kind and attributes; none that is not there, in the same order."""
+    """With its unit, kind and attributes; no other metric, and in the same order."""
     assert listed() == list(METRICS.values())
 
 

@@ -62,7 +62,7 @@ def test_figures_of_a_batch_stay_its_own_though_its_event_comes_late() -> None:
 
 
 def test_an_idle_query_that_is_throttled_shows_it() -> None:
-    """Spark reports no progress while a planner can read nothing; its letters go on."""
+    """Spark reports no progress while a planner can read nothing; its letters still come."""
     listener, letterbox = listen()
     letterbox.letters = [SOURCE]
     listener.onQueryProgress(progress_event(PROGRESS))
@@ -110,7 +110,7 @@ def test_an_idle_query_keeps_the_figures_of_its_sink() -> None:
 def test_letters_of_queries_that_are_not_ours_do_not_pile_up(
     size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another application of the same user has its own listener. Those of our own queries stay."""
+    """Another application of the same user has its own listener. Those of this application's queries stay."""
     seen: list[QueryMetrics] = []
     listener, letterbox = listen(seen.append)
     letterbox.letters = [SINK, SOURCE]
@@ -148,7 +148,7 @@ def test_an_event_that_cannot_be_read_fails_nothing(event: Any, caplog: pytest.L
 
 
 def test_an_exporter_that_fails_is_logged_once_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    """The query goes on, and so do the figures."""
+    """The query continues, and so do the figures."""
     seen: list[QueryMetrics] = []
 
     def broken(_: QueryMetrics) -> None:

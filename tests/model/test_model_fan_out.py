@@ -171,7 +171,7 @@ def test_heartbeats_move_the_continuation_on() -> None:
     assert keys_of(events) == ["a"]
     assert len(events) in (7, 8)
     assert numbers == sorted(set(numbers))
-    # Nothing comes twice, and nothing is left out, from any of them on, by AT and by AFTER.
+    # Nothing is duplicated, and nothing is left out, from any of them on, by AT and by AFTER.
     model.put("s", "b")
     for number in numbers[1:]:
         for kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):

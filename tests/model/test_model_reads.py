@@ -161,7 +161,7 @@ def test_what_is_no_iterator_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_runs_of_empty_pages_come_before_records(seed: int) -> None:
-    """Any number of pages may be empty on the way, all of them behind the tip, and no record is left out."""
+    """Any number of pages may be empty before them, all of them behind the tip, and no record is left out."""
     for empty_pages in (60, 0):
         model, clock = model_of(replace(KIND, empty_pages=empty_pages, portion_records=20), seed=seed)
         numbers = [model.put("s", "k")[1].sequence_number for _ in range(500)]

@@ -223,7 +223,7 @@ def test_committables_reach_the_driver() -> None:
 
 
 class Careless(TwoPhase):
-    """Its writers prepare what they are told to."""
+    """Its writers prepare the entries that the test sets."""
 
     def __init__(self, prepared: Any) -> None:
         super().__init__()

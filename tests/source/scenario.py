@@ -16,7 +16,7 @@ from sluice.source.model.splits import SplitId
 from sluice.source.settings import Limits
 
 LAWS = Laws(retention=False, shards_expire=False)
-"""Nothing expires: losses have tests of their own."""
+"""Nothing expires: other tests cover losses."""
 
 LIMITS = st.sampled_from(
     [
@@ -79,7 +79,7 @@ class Scenario(FailingReads):
         self.records: list[Record] = []
 
     def run(self, steps: Iterable[tuple[object, ...]], *, empty_triggers: int) -> None:
-        """Takes all steps, reads on without faults until nothing is new, and checks every batch.
+        """Takes all steps, reads without faults until nothing is new, and checks every batch.
 
         Each batch has the same rows if it is read again from the log alone, by polling too.
         """

@@ -37,7 +37,7 @@ class Backlog:
     Attributes:
         rate: records a second.
         size: bytes of a record.
-        newest: below 0 where the producer goes on.
+        newest: below 0 if the producer continues.
     """
 
     oldest: float

@@ -76,7 +76,7 @@ def test_a_backlog_over_many_reshards_is_one_batch(generations: int) -> None:
 
 @pytest.mark.parametrize("limits", [NO_LIMITS, Limits(records=50), Limits(span=5 * MINUTE)])
 def test_a_large_family_is_cut_by_time(limits: Limits) -> None:
-    """Its generations are batches of their own, and the other shards end where the first one ends."""
+    """Each of its generations gets its own batches, and the other shards end where the first one ends."""
     log = new_log(4)
     query = Query(log, shards_per_task=2)
     records = resharded_backlog(log, 6)
@@ -100,7 +100,7 @@ def test_limits_keep_children_with_the_others(limits: Limits) -> None:
 def test_the_others_wait_for_a_shard_that_is_throttled(
     limits: Limits, caplog: pytest.LogCaptureFixture, *, is_pushed: bool
 ) -> None:
-    """And go on when it does. The log says which shard they wait for."""
+    """And resume when it does. The log says which shard they wait for."""
     caplog.set_level(logging.INFO)
     log = MemoryLog()
     log.create("s", 3)
@@ -171,7 +171,7 @@ def skewed_reshard(log: MemoryLog, skew: int) -> list[Record]:
     """
     begin = log.now
     first, other = log.create("s", 2)
-    # Both open at a time, so that each gets a key of its own.
+    # Both open at a time, so that each has a key.
     (key, other_key) = (
         next(k for k in map(str, range(100)) if low <= hash_key(k) <= high)
         for low, high in (log.shards[first].hash_range, log.shards[other].hash_range)

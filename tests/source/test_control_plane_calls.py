@@ -1,4 +1,4 @@
-"""Calls that AWS limits for a whole account: how many a query makes. The table is in docs/cost.md."""
+"""Calls that AWS limits for a whole account: how many a query makes. The table is in docs/limits.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def put_to_all(log: MemoryLog) -> None:
 @pytest.mark.parametrize("initial", [at_horizon, at_latest], ids=["TRIM_HORIZON", "LATEST"])
 @pytest.mark.parametrize("shards", [1, 100, 1000])
 def test_a_stream_is_described_once_a_run(shards: int, initial: Callable[..., Any]) -> None:
-    """By planner and tasks together, with ranges that start at a time, and reshards on the way."""
+    """By planner and tasks together, with ranges that start at a time, and with reshards."""
     log = Counted()
     log.create("s", shards)
     query = Query(log, initial=initial)

@@ -39,7 +39,7 @@ def test_records_that_expired_unread_fail_the_query(unknown: dict[str, bool] | N
 
 
 def test_records_that_expired_unread_may_be_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """Without failOnDataLoss the loss is logged, and the query reads on from the oldest record."""
+    """Without failOnDataLoss the loss is logged, and the query continues reading from the oldest record."""
     log, query, missed = stopped_query(fail=False)
     log.trim(S0, 15)
     query.run_to_end()

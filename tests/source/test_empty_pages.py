@@ -68,7 +68,7 @@ def test_a_run_of_what_is_available_leaves_out_no_shard(empty_pages: int) -> Non
 
 @pytest.mark.parametrize("empty_pages", [21, 60])
 def test_a_streaming_query_gets_there(empty_pages: int) -> None:
-    """A trigger reads some empty pages, and the next one goes on behind them."""
+    """A trigger reads some empty pages, and the next one continues behind them."""
     log = filled(empty_pages)
     records = [record for shard in log.shards.values() for record in shard.records]
     query = Query(log)

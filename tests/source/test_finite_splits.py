@@ -105,7 +105,7 @@ def test_what_is_not_known_fills_a_batch_with_a_limit_on_it(
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_split_is_read_once_however_long_listings_leave_it_out(restarts: bool) -> None:
-    """Rows that come twice are worse than a log that grows."""
+    """Duplicate rows are worse than a log that grows."""
     shelf = Shelf()
     enumerator, offsets = after_reading(shelf, a="", b="")
     for days in (0, 2, 400):

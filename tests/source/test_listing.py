@@ -174,7 +174,7 @@ def test_a_stream_that_is_missing_keeps_no_other_from_being_listed(
         for _ in range(seconds):
             query.run_batch()
             log.pass_time(1)
-        return len({*query.numbers()})  # those of a stream that was created again may come twice
+        return len({*query.numbers()})  # those of a stream that was created again may be duplicated
 
     log.delete("t")
     log.split(S0)
@@ -189,7 +189,7 @@ def test_a_stream_that_is_missing_keeps_no_other_from_being_listed(
 
 
 def test_the_first_listing_is_waited_for(log: ListedLog) -> None:
-    """There are no splits to go on with, so its error is raised."""
+    """There are no splits to continue with, so its error is raised."""
     log.error = refusal()
     with pytest.raises(ServiceError, match="ListShards of s failed"):
         new_lister(log, longest_wait=0.0).current()

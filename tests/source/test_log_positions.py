@@ -215,7 +215,7 @@ def test_records_that_expire_after_the_start_are_a_loss(source: type[TimesSource
 
 
 class NamingTimes(Times):
-    """Has words of its own, and knows what was deleted."""
+    """Writes its positions in words, and knows what was deleted."""
 
     split_name = "lane"
     deleted: ClassVar[int] = -1  # the greatest number
@@ -355,7 +355,7 @@ def test_a_batch_read_is_from_position_to_position(
 @pytest.mark.parametrize("count", [3, 40])
 @pytest.mark.parametrize("age", [3600, 0, -3600])
 def test_the_tip_is_a_position(source: type[TimesSource], count: int, age: int) -> None:
-    """A record of the future does not end a batch read, or a run of what is there."""
+    """A record of the future does not end a batch read, or a run over existing records."""
     store = Store()
     numbers = store.put(*[60] * count, age, *[60] * count)
     with query(source, store, startingPosition="EARLIEST") as running:

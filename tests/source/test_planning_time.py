@@ -37,7 +37,9 @@ def shards(backlog: Backlog, count: int) -> list[Backlog]:
 
 
 def plan(log: SteadyLog, kind: str) -> Mapping[SplitId, Position]:
-    """Plans what is there, and checks that a plan without limits takes all of it; returns where it ends."""
+    """Plans all existing records, and checks that a plan without limits takes all of them; returns where it
+    ends.
+    """
     planned = new_enumerator(log)
     there = {split: log.count(split) for split in log.splits}
     if kind == "batch":

@@ -252,7 +252,7 @@ def test_where_polling_is_not_allowed_a_publisher_without_the_end_is_opened_agai
 
 
 def test_a_few_empty_pages_at_the_tip_are_waited_through() -> None:
-    """A service may say that no record follows while records are on their way."""
+    """A service may say that no record follows while records are in flight."""
     log, records = filled_log(30)
     publisher = ScriptedPublisher(
         CAUGHT_UP,

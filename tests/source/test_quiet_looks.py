@@ -1,4 +1,4 @@
-"""Spark asks for news some 90 times a second: a look that can find none does next to nothing."""
+"""Spark asks for news about 90 times a second: a check that can find none does next to nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_another_listing_ends_the_quiet() -> None:
     query.run_to_end()
     read_no_more(query)
     log.split(open_split(log))
-    log.pass_time(11)  # beside planning, the splits are listed again
+    log.pass_time(11)  # in parallel to planning, the splits are listed again
     put_many(log, 50)
     for _ in range(3):
         query.run_batch()

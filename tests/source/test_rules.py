@@ -249,7 +249,7 @@ def test_finite_splits_that_break_a_rule(
 
 
 def test_ends_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch goes on behind one of them."""
+    """The next batch starts behind one of them."""
     with QueryRunner(Parts) as query:
         assert query.run_batch(Limits(records=1)) == [{"n": 0}]
         query.restart()
@@ -293,7 +293,7 @@ class Endless(SplitEnumerator[Any, Any]):
 
 
 class OwnSource(BadSource):
-    """Has an enumerator of its own."""
+    """Has a custom enumerator."""
 
     create_coordinator = Source.create_coordinator
     offsets_to_json = Source.offsets_to_json

@@ -23,7 +23,7 @@ FAIL = Option("failOnDataLoss", TEXT, "maybe", "An option of its own under a com
 
 @dataclass(frozen=True)
 class Frozen(Source):
-    """A source that is a frozen dataclass, and has an option of its own under a common name."""
+    """A source that is a frozen dataclass, and redefines a common option."""
 
     name = "frozen"
     OPTIONS = (HOST, FAIL)

@@ -1,4 +1,4 @@
-"""Batches with limits or a target that end where subscriptions have come to."""
+"""Batches with limits or a target that end at the subscriptions' positions."""
 
 from __future__ import annotations
 

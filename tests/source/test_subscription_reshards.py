@@ -33,7 +33,7 @@ def test_a_pushed_split_ends_before_it_is_listed_as_closed() -> None:
 def test_a_closed_split_whose_subscription_does_not_tell_its_end_is_probed(
     limits: Limits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The subscription goes on to say that it is at the tip. The probe finds the end, and the children are
+    """The subscription still says that it is at the tip. The probe finds the end, and the children are
     read.
     """
     log = new_log()

@@ -1,4 +1,4 @@
-"""Batches that end where subscriptions have come to: as exact as those whose ends probes find."""
+"""Batches that end at the subscriptions' positions: as exact as those whose ends probes find."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_pushed_split_behind_its_tip_is_not_read_either(limits: Limits) -> Non
 
 
 def test_splits_at_their_targets_keep_their_subscriptions() -> None:
-    """A run of what is available goes on with the other splits."""
+    """A run of the available records continues with the other splits."""
     log = new_log(2)
     one, other = log.shards
     query, agent = pushed_query(log)

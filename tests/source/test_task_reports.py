@@ -59,7 +59,7 @@ def test_all_shards_of_all_tasks_are_added_up(reports: TaskReports, figures: Rea
 
 
 def test_tasks_of_other_hosts_report_to_where_they_find_the_driver(figures: ReadFigures) -> None:
-    """The planning process is not told which host that is. One that it knows to be its own is kept."""
+    """The planning process does not know which host that is. One that it knows to be its own is kept."""
     reports = TaskReports(figures, "")
     address = begin(reports, 1)
     known = replace(address, host="127.0.0.1")

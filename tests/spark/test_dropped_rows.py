@@ -113,7 +113,7 @@ def test_a_batch_that_drops_rows_is_logged(
         f"query clicks ({QUERY}): rows dropped for coming later than the watermark: at least 7 so far, "
         "7 of them in batch 2 behind watermark 2026-01-31T11:59:00.000Z; they are in no result. Set option "
         "'maxDrift' of the source to at most the delay of withWatermark, or make the delay longer "
-        "(docs/watermarks.md); next line in 60 s at the earliest"
+        "(docs/read.md); next line in 60 s at the earliest"
     )
 
 
@@ -185,7 +185,7 @@ class FakeSession:
 
 
 class FakeClassicSession(SparkSession):
-    """A session beside its JVM."""
+    """A session and its JVM."""
 
     streams = cast("Any", None)
 
@@ -245,7 +245,7 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeJvmSession], Any
 def test_a_session_of_the_jvm_gets_one_listener_however_often_python_sees_it(
     in_python: Callable[[FakeJvmSession], Any],
 ) -> None:
-    """In foreachBatch, each batch has an object of its own for one session."""
+    """In foreachBatch, each batch has another object for the one session."""
     gateway = object()
     ours, of_the_query = FakeJvmSession(gateway), FakeJvmSession(gateway)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""An enumerator of one's own may change the offsets that it was given or has given: JSON lies in between."""
+"""A custom enumerator may change the offsets that it received or returned: they pass through JSON."""
 
 from __future__ import annotations
 

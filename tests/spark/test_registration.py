@@ -32,7 +32,7 @@ class FakeRegistration:
 
 
 class ClassicSession(SparkSession):
-    """A session with a driver of its own, without the driver."""
+    """A session with its own driver, without the driver."""
 
     def __init__(self, python: str, registration: FakeRegistration) -> None:
         self._context = SimpleNamespace(pythonExec=python, _python_includes=["sluice.zip"])

@@ -173,7 +173,7 @@ BUILT_IN: dict[str, tuple[dict[str, str], str]] = {
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_column_that_would_be_dropped_is_refused(name: str, *, streaming: bool) -> None:
-    """By every destination that does not write all columns; unless it is told to ignore them."""
+    """By every destination that does not write all columns, unless an option makes it ignore them."""
     options, columns = BUILT_IN[name]
     schema = string_columns(columns)
     unknown = schema.names[1]

@@ -117,7 +117,7 @@ class FakeCoordinator:
         # reads, reports: what tasks have read, and where they report it, if `takes_reports`
         self.reports = TaskReports(self.reads)
         self.takes_reports = False
-        self.posts = 0  # how often listeners could have been told
+        self.posts = 0  # how often listeners could have been notified
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
         return self.reports.begin_batch(tasks) if self.takes_reports else None
@@ -496,7 +496,7 @@ def test_with_a_start_the_batch_starts_there(make: Any) -> None:
     "make", [plain_reader, pytest.param(admitting_reader, marks=needs_admission_control)]
 )
 def test_nothing_new_is_the_start_as_it_came(make: Any) -> None:
-    """Spark compares the JSON. If an unknown key were lost on the way, it would run an empty batch."""
+    """Spark compares the JSON. If an unknown key were lost, it would run an empty batch."""
     start = {**at(25).to_json(), "from a later release": 1}
 
     assert make(FakeEnumerator(tip=25)).latestOffset(start, None) == start
@@ -556,7 +556,7 @@ def test_progress_has_the_newest_offset_and_the_lag_of_every_shard() -> None:
 
 @needs_admission_control
 def test_a_report_is_made_once_a_second_while_nothing_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark asks some 90 times a second, and shows one in ten seconds. A new batch has one of its own."""
+    """Spark asks some 90 times a second, and shows one in ten seconds. A new batch gets a new report."""
     now = 50.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     reader = admitting_reader(FakeEnumerator(tip=25))

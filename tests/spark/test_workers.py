@@ -42,7 +42,7 @@ class FakeTask:
 
 
 def test_a_task_knows_where_the_driver_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is not told, the driver is taken to be on this host."""
+    """By default, the driver is assumed to be on this host."""
     assert workers.driver_host() == "127.0.0.1"
     monkeypatch.setattr(TaskContext, "get", FakeTask)
     assert workers.driver_host() == "127.0.0.1"

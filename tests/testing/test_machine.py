@@ -125,7 +125,7 @@ def test_a_source_with_a_fault_does_not_pass(source: type[MemorySource], rule: s
 
 
 def test_limits_hold_where_there_is_no_search_by_time() -> None:
-    """The planner reads on, further than the batch may go, and cuts back."""
+    """The planner reads further than the batch may go, and cuts back."""
     subject = memory_subject(WithoutTimes)
     subject.put(9000)  # more than the sample that tells how dense they are
     with QueryRunner(WithoutTimes, subject.options) as query:

@@ -131,7 +131,7 @@ _REDACTIONS: Final = (
 )
 IN_ROLE: Final = "AssumeRole (options 'roleArn', 'stsEndpointUrl'): "
 """What begins the cause where the SDK could not assume the role, whatever it was to call."""
-# What a code may be. Another one was damaged on its way, and says nothing of the call.
+# What a code may be. A code with other characters was damaged in transit, and says nothing about the call.
 _CODE = re.compile(r"[ -~]+")
 # urllib3 opens its messages with the connection: its address in memory, or host and port.
 _CONNECTION_PREFIX = re.compile(r"^(?:<[^>]* object at 0x[0-9a-f]+>|\w+\(host=[^)]*\)): ")

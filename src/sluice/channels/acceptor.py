@@ -95,7 +95,7 @@ class Acceptor:
 
     Args:
         listener: does not block.
-        address: as tasks are told it; handshakes are bound to it.
+        address: the address that tasks get; handshakes are bound to it.
         on_request: is given a connection that has something to receive, and has to give it back to `watch`,
             or close it. Called from the acceptor's thread, which it may not block.
         clock: monotonic seconds.

@@ -48,7 +48,7 @@ class Address:
     """Where a server listens, and the secret that clients have to prove. Plain data that Spark may pickle.
 
     Attributes:
-        host: as tasks are told it; may be `SPARK_DRIVER` until a task fills it in.
+        host: the host that tasks get; may be `SPARK_DRIVER` until a task fills it in.
         secret: of the query; all its servers of a kind may have the same.
         start: random bytes of this server's start. Another server at the same port has others.
         fingerprint: of the server's certificate; empty where it speaks no TLS.
@@ -70,7 +70,7 @@ class Address:
         return b"%d:%b%d" % (len(self.start), self.start, self.port)
 
     def found_at(self, driver_host: str) -> Address:
-        """The same with the host of Spark's driver filled in, where it is there."""
+        """The same address, with the host of Spark's driver in place of `SPARK_DRIVER`."""
         return replace(self, host=driver_host) if self.host == SPARK_DRIVER else self
 
 
@@ -158,10 +158,10 @@ class Channel:
             self._socket.setsockopt(socket.IPPROTO_TCP, option, round(seconds * 1000))
 
     def receive(self, *, at_most: int = _LONGEST_FRAME) -> memoryview:
-        """Blocks until the next frame is there.
+        """Blocks until the next frame has arrived.
 
-        With a timeout, a frame that comes in pieces has a deadline of its own: the timeout, and the time that
-        it takes at a slow line's rate.
+        With a timeout, a frame that arrives in pieces has its own deadline: the timeout, plus the time that
+        the frame takes at a slow line's rate.
 
         Args:
             at_most: bytes of the longest frame that is taken.

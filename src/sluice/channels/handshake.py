@@ -113,7 +113,7 @@ class ServerHandshake:
 
 
 def _proof(secret: bytes, name: bytes, nonces: bytes, bound_to: bytes) -> bytes:
-    # No name is the beginning of another one, and nonces have fixed lengths: the parts can't be told wrongly.
+    # No name is a prefix of another, and nonces have fixed lengths, so the concatenation is unambiguous.
     return hmac.digest(secret, name + nonces + bound_to, _DIGEST)
 
 

@@ -139,8 +139,8 @@ class TlsSocket:
     One thread may send while another one receives. OpenSSL does not allow that by itself, so TLS works in
     memory under a lock that is never held while waiting, and the socket is read and written outside of it.
 
-    All methods that send or receive raise OSError. A timeout holds for a whole call, as with a socket, though
-    a record of TLS may come in many pieces.
+    All methods that send or receive raise OSError. A timeout limits a whole call, as with a socket, though a
+    TLS record may arrive in many pieces.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class TlsSocket:
         return bytes(buffer[: self.recv_into(buffer)])
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
-        """See `socket.socket.recv_into`. Takes as much as is there, from several TLS records."""
+        """See `socket.socket.recv_into`. Receives as much as has arrived, even from several TLS records."""
         view = memoryview(buffer)
         give_up_at: float | None = None
         while True:

@@ -44,7 +44,7 @@ class Command(Protocol):
 
     Attributes:
         HELP: one line for ``sluice --help``.
-        EXAMPLE: a command line. A command with commands of its own gives each of their parsers an epilog.
+        EXAMPLE: a command line. A command with subcommands gives each of their parsers an epilog.
     """
 
     HELP: str
@@ -52,8 +52,8 @@ class Command(Protocol):
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Declares the arguments, and sets the default ``run`` to a function of the arguments.
 
-        The function returns a `Report`, or raises `UsageError` or a `SluiceError`. A command with commands of
-        its own sets ``run`` on each of their parsers.
+        The function returns a `Report`, or raises `UsageError` or a `SluiceError`. A command with subcommands
+        sets ``run`` on each of their parsers.
         """
 
 
@@ -216,7 +216,7 @@ def _commands() -> Iterator[tuple[str, Command]]:
 def _parsers(
     parser: argparse.ArgumentParser, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, bool]]:
-    """All parsers, with the words that lead to them, and whether they have no commands of their own."""
+    """All parsers, with the words that lead to them, and whether they have no subcommands."""
     groups = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001 - argparse has no other way to them
     yield path, parser, not groups
     for group in groups:

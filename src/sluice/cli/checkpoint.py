@@ -248,7 +248,7 @@ class Checkpoint:
         """Where a batch ends.
 
         Raises:
-            CheckpointError: it is not there, or damaged; the message says what to do.
+            CheckpointError: the checkpoint does not exist or is damaged; the message says what to do.
         """
         path = f"offsets/{batch}"
         where = f"{self.storage.shown}/{path}"
@@ -270,7 +270,7 @@ class Checkpoint:
             f"later ones from 'offsets' and 'commits', with their '.crc' files: the query {resumes}, and "
             "writes the rows of these batches again. With destination s3, or another one that commits, it "
             "fails if one of them was committed: then start it with a new 'checkpointLocation' and a "
-            "starting position after what was written (docs/operating.md, 'Restoring a checkpoint')"
+            "starting position after what was written (docs/operate.md, 'Restoring a checkpoint')"
         )
 
     def _entry_remedy(self, batch: int) -> str:

@@ -1,4 +1,6 @@
-"""Writing to a checkpoint: what a change means, a copy of what was there, and how to undo it."""
+"""Writing to a checkpoint: describes the change, copies the files that it replaces, and restores them on
+request.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ __all__ = [
 BACKUPS: Final = "_sluice_backup"
 """A directory of the checkpoint, which Spark does not look into."""
 _INDEX: Final = "files.json"
-"""The file of a copy that names the files which were changed, and whether each was there."""
+"""The file of a copy that names the files which were changed, and says whether each existed before."""
 _FIRST_COMMIT: Final = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
@@ -239,7 +241,7 @@ def _notes(checkpoint: Checkpoint, end: LoggedBatch, *, is_given_up: bool, batch
 
 
 def write(checkpoint: Checkpoint, change: Change) -> str:
-    """Keeps a copy of what is there, and then makes the change.
+    """Copies the files that the change replaces, and then makes the change.
 
     Returns:
         The name of the copy.

@@ -1,4 +1,4 @@
-"""``sluice offsets reset``: makes a stopped query go on elsewhere.
+"""``sluice offsets reset``: makes a stopped query resume at other positions.
 
 The last offset in Spark's log is replaced, so the next batch starts there. No batch id is used twice: if the
 last batch was not committed, it is given up by a commit entry, and what it should have read and is not reset

@@ -1,4 +1,4 @@
-"""``sluice offsets show``: where a query is in every shard, and where it would go on."""
+"""``sluice offsets show``: a query's position in every shard, and where it would resume."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _ask(log: KinesisLog, split: SplitId, position: Position) -> Lag:
     """The age of the first record after a position.
 
     A page may be empty anywhere in a shard, and the first one of an iterator may wrongly say that it is at
-    the tip; and the page with the last record may say that it is not. So reading goes on until a
+    the tip; and the page with the last record may say that it is not. So the loop reads until it finds a
     record or the tip.
     """
     iterator = log.get_iterator(split, iterator_start(position))

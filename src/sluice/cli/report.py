@@ -18,7 +18,7 @@ class Report:
     """The result of a command.
 
     Attributes:
-        value: what ``--json`` prints, beside ``command`` and ``ok``. Keys are only ever added.
+        value: what ``--json`` prints in addition to ``command`` and ``ok``. Keys are only ever added.
         text: what is printed without ``--json``; lines without the last line feed.
         has_problem: a problem was found, or nothing was done: exit code 1.
     """

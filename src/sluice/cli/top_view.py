@@ -124,7 +124,7 @@ def rated(look: Look, before: Look | None) -> Look:
 
 
 def frame(look: Look, *, rows: int | None = None) -> str:
-    """A look as a screen shows it.
+    """The current figures, as a screen shows them.
 
     Args:
         rows: shards to show of each query at most, those furthest behind first; None: all.
@@ -141,7 +141,7 @@ def frame(look: Look, *, rows: int | None = None) -> str:
 
 
 def line(look: Look) -> str:
-    """A look in one line for each query, for logs and pipes."""
+    """The current figures in one line for each query, for logs and pipes."""
     return "\n".join(map(_summary, look.queries)) or "no query has made progress yet"
 
 

@@ -31,7 +31,7 @@ class S3DeadLetterQueue:
     """Puts dead letters as objects below ``s3://bucket/prefix``.
 
     A task with more than 8 MiB of them puts an object before its end. If the task then fails, this object
-    stays, and the next attempt puts its dead letters again, in an object of its own.
+    stays, and the next attempt puts its dead letters again, in another object.
 
     Args:
         path: ``s3://bucket/prefix``.

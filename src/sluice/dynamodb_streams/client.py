@@ -189,7 +189,7 @@ class DynamoDbStreamsLog(StreamLog):
         return Page(records, following, behind, size)
 
     def _millis_behind(self, records: Sequence[ChangeRecord], text: str | None, empty_pages: int) -> int:
-        """How far a page is from the tip; nothing but empty pages shows that it is there."""
+        """How far a page is from the tip; only empty pages show that it has reached the tip."""
         if text is None or empty_pages >= self._empty_pages:
             return 0
         if not records:

@@ -55,7 +55,7 @@ _PACED_BATCH: Final = 60.0
 """Seconds for which a batch is read, about, if ``scanReadUnits`` sets the pace."""
 
 _ANOTHER_WAY: Final = (
-    "the docs (dynamodb-streams, 'Tables that take longer than a day') show the other way: an export of the "
+    "the docs (read.md, 'Tables that take longer than a day') show the other way: an export of the "
     "table to S3, then its changes since the export"
 )
 
@@ -66,7 +66,7 @@ class ScanSettings:
 
     Attributes:
         is_asked: whether a new query, or a table added to one, begins with a scan. A scan that a checkpoint
-            holds goes on in any case.
+            records is completed in any case.
         segments: per table; None: by its size.
         read_units: read capacity a second; None: any.
         limits: what a batch may hold.
@@ -100,7 +100,7 @@ class TableCatalog:
 
     def __init__(self, calls: Calls, tables: Iterable[TableRef]) -> None:
         self._calls = calls
-        # The ARN of a stream goes on behind that of its table, which may be of another account.
+        # The ARN of a stream begins with that of its table, which may belong to another account.
         self._targets = {each.name: (each.arn or each.name).partition("/stream/")[0] for each in tables}
         self._known: dict[str, _Table] = {}
 

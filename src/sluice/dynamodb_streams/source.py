@@ -106,7 +106,7 @@ class DynamoDbStreamsSource(LogSource):
         return initial_positions(self._start, splits, now, self._beside_driver())
 
     def create_log(self, pause: Callable[[float], None]) -> DynamoDbStreamsLog:
-        """The log of a task, which knows the streams, and that the records of its range are there."""
+        """The log of a task: it knows the streams, and it knows that the records of its range exist."""
         from sluice.dynamodb_streams.client import EMPTY_PAGES_IN_RANGE  # noqa: PLC0415 - see above
 
         return self._connect(

@@ -80,7 +80,7 @@ def _start(shard: str, value: Any) -> ShardStart:
         if given is not True:
             raise OptionError(f"has {quoted(given)} as {kind} of shard '{shard}': expected true")
         return kind, None
-    # A JSON number may have been a double on its way, which loses digits.
+    # A JSON number may have been parsed as a double, which loses digits.
     if not isinstance(given, str) or _DIGITS.fullmatch(given) is None:
         raise OptionError(
             f"has {quoted(given)} as sequence number of shard '{shard}': expected a string of 21 to 40 digits"

@@ -69,8 +69,8 @@ def decompress(col: ColumnOrName, codec: str = "auto", errors: str = "fail") -> 
         codec: ``gzip``, ``zlib``, ``zstd`` (one or more frames), ``lz4`` (frames), ``snappy`` (framed or
             raw), ``brotli``; or ``auto``: by the first bytes. What begins like none of them is not changed:
             ``auto`` does not know brotli and raw Snappy, and leaves data alone that only looks like zlib.
-        errors: ``fail``, or ``null`` for null where a value is damaged, truncated, of another codec, or comes
-            to more than 1 GiB.
+        errors: ``fail``, or ``null`` for null where a value is damaged, truncated, of another codec, or
+            decompresses to more than 1 GiB.
 
     Raises:
         OptionError: `codec` or `errors` is not one of these.

@@ -1,8 +1,8 @@
 """Decompresses values, by the name of a codec or by their first bytes.
 
 Formats: RFC 1952 (gzip), RFC 1950 (zlib), RFC 8878 (zstd), RFC 7932 (brotli),
-https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md, and
-https://github.com/google/snappy/blob/main/format_description.txt with framing_format.txt beside it.
+https://github.com/lz4/lz4/blob/dev/doc/lz4_Frame_format.md,
+https://github.com/google/snappy/blob/main/format_description.txt, and framing_format.txt in the same folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.functions.columns import BadValueError
 __all__ = ["CODECS", "MAX_BYTES", "decompressed"]
 
 MAX_BYTES: Final = 1024**3
-"""Bytes that a value may decompress to. 10 MiB of gzip can come to 10 GiB, which would end the worker."""
+"""Bytes that a value may decompress to. 10 MiB of gzip can hold 10 GiB, which would end the worker."""
 
 _PIECE: Final = 64 * 1024
 """Bytes that are decompressed at a time where the size is not known."""

@@ -1,6 +1,6 @@
 """What queries do, in numbers: from Spark's progress reports to Prometheus, OpenTelemetry, CloudWatch.
 
-``docs/monitoring.md`` shows it. What needs PySpark or an extra is imported when it is used first.
+``docs/operate.md`` shows it. What needs PySpark or an extra is imported when it is used first.
 """
 
 from __future__ import annotations

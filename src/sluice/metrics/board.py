@@ -101,7 +101,7 @@ class Board:
                 query.event_time = max(query.event_time, instant)
 
     def forget(self, query_id: str) -> None:
-        """A query has ended: its series end. If it is started again, its counters go on."""
+        """A query has ended: its series end. If it is started again, its counters continue."""
         with self._lock:
             if (query := self._queries.pop(query_id, None)) is not None:
                 self._ended[query_id] = query

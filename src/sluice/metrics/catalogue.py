@@ -1,4 +1,4 @@
-"""The names of all metrics. They are a contract: ``docs/monitoring.md`` lists them, and a test compares.
+"""The names of all metrics. They are a contract: ``docs/operate.md`` lists them, and a test compares.
 
 Names follow OpenTelemetry's conventions: https://opentelemetry.io/docs/specs/semconv/general/naming/. Units
 are UCUM's. Exporters write them as their system does (Prometheus: ``sluice_source_lag_seconds``).

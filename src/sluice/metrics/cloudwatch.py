@@ -36,11 +36,11 @@ _LEFT_OUT: Final = frozenset(("sluice.query.id", "sluice.lag.basis", "sluice.age
 
 
 class CloudWatchExporter(Exporter):
-    """Sends the figures once a minute, in a thread of its own.
+    """Sends the figures once a minute, in its own thread.
 
-    CloudWatch bills each combination of name and dimensions as a metric of its own, so those of single shards
-    are sent only on request. Without it, counters of shards are summed over the stream. Counters are sent
-    as what was added since the last time.
+    CloudWatch bills each combination of name and dimensions as a separate metric, so those of single shards
+    are sent only on request. Without it, counters of shards are summed over the stream. Counters are sent as
+    what was added since the last time.
 
     Args:
         namespace: the namespace of the metrics.

@@ -90,7 +90,7 @@ class AgentMetrics:
         state: ``none`` (none runs), ``starting``, ``listening`` or ``silent``.
         subscribed: shards with a subscription, or that it polls.
         silent_subscriptions: of these, shards from which nothing has come for 10 s, or whose agent is silent:
-            planner and tasks poll them. None where an earlier release has not told.
+            planner and tasks poll them. None if an earlier release did not report it.
         workers: worker hosts with an agent.
         silent_workers: of these, hosts whose agent has said nothing for 5 s; None likewise.
         buffered_bytes, buffer_size: of all agents; None before they have told.

@@ -1,6 +1,6 @@
 """The listener in the application's process: reads progress events, and passes the figures to exporters.
 
-Only there a listener is told of queries, and Sluice runs there only if the application asks for it. What
+Spark notifies listeners only there, and Sluice runs there only if the application asks for it. What
 Spark's events do not carry comes through a letterbox (`sluice.letterboxes`).
 """
 
@@ -43,7 +43,7 @@ class SluiceListener(StreamingQueryListener):
         listener = SluiceListener(PrometheusExporter(port=9464), print)
         spark.streams.addListener(listener)
 
-    Spark calls it in a thread of its own. Errors here are logged, once a minute at most, and fail no query.
+    Spark calls it in a separate thread. Errors here are logged, once a minute at most, and fail no query.
 
     Args:
         exporters: objects with the methods of `Exporter`, or functions of `QueryMetrics`.

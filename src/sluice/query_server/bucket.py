@@ -1,4 +1,4 @@
-"""What the query server grants its tasks. No clock, no IO: methods are told the time in monotonic seconds.
+"""What the query server grants its tasks. No clock, no IO: methods get the time in monotonic seconds.
 
 In every span of time, the tasks of a bucket use at most ``rate * seconds + burst`` tokens, whichever of them
 die, are late or lose their connection. So granted tokens count as tokens of the bucket until the task says
@@ -51,7 +51,7 @@ class _Lease:
 
 
 class _Bucket:
-    """The tokens of one query. Tasks are told apart by their connections."""
+    """The tokens of one query. A task is identified by its connection."""
 
     def __init__(self, settings: Join, now: float) -> None:
         self._rate = settings.rate
@@ -62,7 +62,7 @@ class _Bucket:
         self._leases: dict[int, _Lease] = {}
         self._queue: deque[tuple[int, float]] = deque()  # who asks for how many, in order
         self.tasks: set[int] = set()
-        self.reported_at = -math.inf  # when tasks that wait were told how long
+        self.reported_at = -math.inf  # when waiting tasks last got their waiting times
 
     def ask(self, task: int, tokens: float, now: float) -> None:
         self._advance(now)

@@ -1,7 +1,7 @@
 """The contracts of the sink: destinations (FLIP-171), rate limiting (FLIP-242), committers (FLIP-143).
 
 Inherit from these classes: Python reports missing methods, and optional ones have defaults. An object that
-has the required methods without inheriting works, too. docs/flips.md lists the differences from Flink.
+has the required methods without inheriting works, too. docs/architecture.md lists the differences from Flink.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Destination(ABC, Generic[EntryT]):
     def submit(self, entries: Sequence[EntryT]) -> SubmitResult[EntryT] | Awaitable[SubmitResult[EntryT]]:
         """Sends one request, without retries, and waits for its answer.
 
-        Several run at a time, each on a thread of its own. A coroutine function runs on the task's event
+        Several run at a time, each on its own thread. A coroutine function runs on the task's event
         loop, and is cancelled after `request_timeout` and when the task fails. An exception means that no
         entry is known to have been accepted.
         """
@@ -247,9 +247,9 @@ class RateLimitingStrategy(ABC):
     A strategy outlives an epoch: the next task of the same query in the same Python worker continues with it.
 
     Attributes:
-        forget_in_flight: a method without arguments, called when requests were given up and the strategy
-            will not be told their outcome. None: the strategy cannot forget them, and is not used again
-            after a failed epoch.
+        forget_in_flight: a method without arguments, called when requests were given up, so that
+            `register_completed_request` is not called for them. None: the strategy cannot forget them, and is
+            not used again after a failed epoch.
     """
 
     forget_in_flight: Callable[[], None] | None = None
@@ -426,11 +426,11 @@ class CommittingDestination(ABC, Generic[CommT]):
         """
 
     def create_committer(self, epoch: Epoch) -> Committer[Any] | None:  # noqa: ARG002 - as above
-        """A committer for the committables of the tasks; None: they need no commit of their own."""
+        """A committer for the committables of the tasks; None: they need no commit."""
         return None
 
     def create_global_committer(self, epoch: Epoch) -> GlobalCommitter[Any, Any] | None:  # noqa: ARG002
-        """A committer for the epoch as a whole; None: it needs no commit of its own."""
+        """A committer for the epoch as a whole; None: it needs no commit."""
         return None
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:

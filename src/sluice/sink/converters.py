@@ -1,7 +1,7 @@
 """Element converters for any destination that takes data: all columns as JSON.
 
-They serialize rows and leave the rest to the destination's own converter: what its data is called, the
-columns beside it (a partition key, a message group), and what it does not accept.
+They serialize rows and leave the rest to the destination's own converter: the name of its data column, the
+other columns (a partition key, a message group), and what it does not accept.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _UNSERIALIZABLE: Final = (ValueError, TypeError, KeyError, IndexError, Arithmeti
 class DataConverter(ABC):
     """Makes entries whose data is a serialized row. Inherit from it to serialize in another way.
 
-    Columns that the destination takes beside the data, such as ``partitionKey``, are not serialized: the
-    destination's own converter has them. So it has the destination's checks, too.
+    Columns that the destination takes in addition to the data, such as ``partitionKey``, are not serialized:
+    the destination's own converter handles them. So it has the destination's checks, too.
 
     Args:
         destination: whose entries to make; it must have a column of data (``data``, ``body``). None: entries
@@ -82,7 +82,7 @@ class DataConverter(ABC):
         """
 
     def open(self, schema: StructType, origin: Origin | None = None) -> None:
-        """Checks the columns, those beside the data as the destination does.
+        """Checks the columns; the destination's own converter checks those other than the data.
 
         Raises:
             OptionError: the destination or the format cannot take such rows.

@@ -191,7 +191,7 @@ SINK_OPTIONS: tuple[Option[Any], ...] = (
     TXN_VERSION,
 )
 TXN_OPTIONS: tuple[Option[Any], ...] = (TXN_APP_ID, TXN_VERSION)
-# The options of the async writer. A two-phase destination has a writer of its own, and takes none of them.
+# The options of the async writer. A two-phase destination has its own writer, and takes none of them.
 ASYNC_OPTIONS: tuple[Option[Any], ...] = tuple(
     option
     for option in SINK_OPTIONS

@@ -138,7 +138,7 @@ class AsyncSinkSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class CommittingSinkSetup:
-    """A sink whose destination is two-phase: it has a writer of its own, and committers.
+    """A sink whose destination is two-phase: it has its own writer and committers.
 
     Attributes:
         destination: it has not called its service yet.
@@ -170,5 +170,5 @@ def query_server_address(setup: SinkSetup) -> str | None:
 
 
 def with_query_server(setup: SinkSetup, address: Address | None) -> SinkSetup:
-    """The setup of a task, which is told where the server of the query listens."""
+    """The setup of a task, with the address of the query's server."""
     return replace(setup, query_server=address) if isinstance(setup, AsyncSinkSetup) else setup

@@ -46,8 +46,8 @@ def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
     """Checks, where the query starts, that the destination can take such rows. Calls no service.
 
     Raises:
-        OptionError: it cannot; it would not write a column, and is not told to ignore that; or the rate
-            limiting strategy cannot be made.
+        OptionError: it cannot; or it would not write a column, and no option allows it to ignore that; or the
+            rate limiting strategy cannot be made.
         SluiceError: a method of the destination, or of what works for it, would not run. Committers are
             made only where an epoch is committed, and checked there.
     """

@@ -1,7 +1,8 @@
 """FLIP-27's source, without Spark and without a service: splits, offsets, planning, exact reading.
 
-What is named here is public: the contracts an enumerator and a reader fulfil, and what they exchange. Each
-module is imported when a name of it is asked for: planning, tasks and ``load()`` need different ones.
+All names here are public: the contracts of enumerators and readers, and the objects that they exchange. A
+module is imported when one of its names is first used, because planning, tasks and ``load()`` need different
+modules.
 """
 
 from __future__ import annotations

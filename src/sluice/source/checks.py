@@ -1,4 +1,6 @@
-"""Checks what a source gives: a source that breaks a rule is told which one, and not read wrongly."""
+"""Checks what a source returns: if a source breaks a rule, an error names the rule, and nothing is read
+wrongly.
+"""
 
 from __future__ import annotations
 

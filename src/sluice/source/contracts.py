@@ -1,22 +1,23 @@
-"""What a source is (FLIP-27): the contracts between a source that a user writes and Spark's readers.
+"""The contracts between a user's source and Spark's readers (FLIP-27).
 
-A source is written in one of three ways, from easy to free:
+There are three ways to write a source, from the easiest to the most flexible:
 
-- a *log* of streams that are sharded and ordered: inherit from `sluice.source.LogSource`, and give it a
-  `sluice.source.StreamLog` or, where every record has a number to read from, a `sluice.source.PositionLog`;
-- a *set of finite splits*, such as files: inherit from `sluice.source.SplitSource`;
-- *an enumerator and a reader of one's own*: inherit from `Source`.
+- for a *log* of sharded, ordered streams, inherit from `sluice.source.LogSource`, and give it a
+  `sluice.source.StreamLog` or, if every record has a number to read from, a `sluice.source.PositionLog`;
+- for a *set of finite splits*, such as files, inherit from `sluice.source.SplitSource`;
+- for *a custom enumerator and reader*, inherit from `Source`.
 
-Two processes use a source. Spark calls what plans in a process on the driver host, and sends a pickled copy
-to the tasks. So a source holds plain data; a process makes what it works with when it needs it.
+Two kinds of processes use a source. A process on the driver host plans batches, and Spark sends a pickled
+copy of the source to the tasks. So a source holds plain data only; each process opens connections and the
+like when it needs them.
 
 Spark has one thread in each process, which calls every method of a `Source`, a `Coordinator` and a
-`SplitEnumerator`. A task has one more thread, which alone calls `SplitReader.read`. Other threads call the
-methods of a `sluice.source.StreamLog` and of a `sluice.source.SplitSource`, as those say.
+`SplitEnumerator`. A task has one more thread, which alone calls `SplitReader.read`. The threads that call a
+`sluice.source.StreamLog` or a `sluice.source.SplitSource` are named there.
 
-After a `ServiceError` with ``retryable``, `SplitReader.read`, the methods of logs and of finite splits, and
-in tasks those that open a log, are called again, for ``readRetryDuration``. No other method is: its error
-ends the query.
+If `SplitReader.read` or a method of a log or of finite splits raises a `ServiceError` with ``retryable``, it
+is called again, for up to ``readRetryDuration``. In tasks that includes the methods that open a log. An error
+of any other method ends the query.
 
 https://cwiki.apache.org/confluence/display/FLINK/FLIP-27%3A+Refactor+Source+Interface
 """
@@ -69,11 +70,12 @@ class ReadTask:
     """What one Spark task reads.
 
     Attributes:
-        ranges: what the enumerator gave, in the order to read them.
-        assignment: what `Coordinator.assign` tells the task besides; None: nothing.
+        ranges: the enumerator's ranges, in the order to read them.
+        assignment: the task's part of the result of `Coordinator.assign`; None: nothing.
         driver_host: the host at which the task finds Spark's driver.
-        is_repeated: whether Spark has started the task before: it failed, or runs still (speculation).
-        figures: count what was read.
+        is_repeated: whether Spark has started the task before: the earlier attempt failed, or still runs
+            (speculation).
+        figures: count the records and bytes that were read.
     """
 
     ranges: tuple[Any, ...]
@@ -84,23 +86,23 @@ class ReadTask:
 
 
 class Source(ABC):
-    """A source of rows. Inherit from it to bring an enumerator and a reader of one's own.
+    """A source of rows. Inherit from it to bring a custom enumerator and reader.
 
     Attributes:
         name: of the format, as in ``spark.readStream.format(name)``; also how errors call the source.
         OPTIONS: the source's own options. Keys are case-insensitive.
-        COMMON_OPTIONS: the options of `sluice.source.settings` that the source reads; their values are in
-            `settings`. All others there are refused. The default has what `deal` and `read_task` read: add
-            what your enumerator reads. A source that declares one of these keys itself takes it over.
-        STREAMING_OPTIONS, BATCH_OPTIONS: options that are refused in the other kind of read, where they would
-            do nothing.
-        FOREIGN_NAMES: names of other connectors' options that users may bring.
-        boundedness: ``"continuous"`` if the source never comes to an end. Batch reads and
-            ``Trigger.AvailableNow``, which end where the data does, are refused then.
-        TABLE_SCHEMA: the columns, where they depend on no option: for ``CREATE TABLE`` without columns.
-        TABLE_OPTIONS: what nearly every user gives, for messages (``path = '...'``).
+        COMMON_OPTIONS: the options of `sluice.source.settings` that the source accepts; their values are in
+            `settings`. The default has those that `deal` and `read_task` use: add those that your enumerator
+            uses. If `OPTIONS` declares one of these keys, the source's declaration wins.
+        STREAMING_OPTIONS, BATCH_OPTIONS: options that only one kind of read uses; the other kind refuses
+            them.
+        FOREIGN_NAMES: option names from other connectors.
+        boundedness: ``"continuous"`` if the source never ends. Then batch reads and ``Trigger.AvailableNow``
+            are refused, because they end at the end of the data.
+        TABLE_SCHEMA: the columns, if they depend on no option: for ``CREATE TABLE`` without columns.
+        TABLE_OPTIONS: the options that nearly every user sets, for messages (``path = '...'``).
         are_offsets_constant: Sluice's own code makes the offsets, and never changes them afterwards.
-        settings: what the common options say. Set before anything else of a source is called.
+        settings: the values of the common options, set before any other method of a source is called.
     """
 
     name: ClassVar[str]
@@ -121,19 +123,18 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def from_options(cls: type[SourceT], values: OptionValues) -> SourceT:
-        """Makes the source of its options; calls no service.
-
-        An option that cannot work is noted with ``values.reject``.
+        """Makes the source from its options; calls no service. Report an option that cannot work with
+        ``values.reject``.
 
         Raises:
-            OptionError: an option cannot work, and nothing can be made without it.
+            OptionError: an option cannot work, and the source cannot be made without it.
         """
 
     @abstractmethod
     def schema(self) -> pa.Schema | str:
         """The columns: an Arrow schema, or a schema of Spark's as text (``"id long, name string"``).
 
-        Called at ``load()``, and on the driver host. It may read what the options point at.
+        Called at ``load()``, and on the driver host. It may read the data that the options name.
         """
 
     @classmethod
@@ -168,7 +169,7 @@ class Source(ABC):
 
     @classmethod
     def check_ends(cls) -> None:
-        """Raises OptionError if a read that has to end would not."""
+        """Raises OptionError if a batch read or ``Trigger.AvailableNow`` would never end."""
         if cls.boundedness == "continuous":
             raise OptionError(
                 f"{cls.name}: this source never ends, so only a streaming query can read it, with another "
@@ -183,7 +184,7 @@ class Source(ABC):
 
     @property
     def limits(self) -> Limits:
-        """What one batch of a streaming query may hold."""
+        """The limits of one batch of a streaming query."""
         return self.settings.limits
 
     # --- on the driver host ----------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class Source(ABC):
         raise NotImplementedError(f"{self.name}: {type(self).__name__} has no create_enumerator")
 
     def create_coordinator(self) -> Coordinator:
-        """Plans a streaming query. The default has an enumerator and nothing else."""
+        """Plans a streaming query. The default only has an enumerator."""
         return Coordinator(self.create_enumerator())
 
     def offsets_to_json(self, offsets: Any) -> dict[str, Any]:
@@ -206,27 +207,28 @@ class Source(ABC):
         return dict(offsets)
 
     def offsets_from_json(self, value: Mapping[str, Any]) -> Any:
-        """Offsets that `offsets_to_json` made, maybe in an earlier run."""
+        """Offsets from the result of `offsets_to_json`, maybe of an earlier run."""
         return dict(value)
 
     def deal(self, ranges: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Deals ranges out to tasks; the same ranges always in the same way."""
+        """Distributes ranges over tasks, always in the same way for the same ranges."""
         size = self.settings.splits_per_task
         return [tuple(ranges[start : start + size]) for start in range(0, len(ranges), size)]
 
     def assignment_of(self, assignment: Any, ranges: Sequence[Any]) -> Any:
-        """The part of `Coordinator.assign`'s result that the task needs which reads these ranges."""
+        """The part of the result of `Coordinator.assign` for the task that reads these ranges."""
         del ranges
         return assignment
 
     def plan_bounded(self) -> tuple[Sequence[Any], Any]:
-        """The ranges of a batch read, and what `Coordinator.assign` tells its tasks."""
+        """The ranges of a batch read, and the result of `Coordinator.assign` for its tasks."""
         from sluice.source.checks import checked_offsets, reread_offsets  # noqa: PLC0415 - not at `load()`
 
         coordinator = Coordinator(self.create_enumerator())
         enumerator = coordinator.enumerator
         try:
-            # Offsets pass through JSON, as in a stream: an enumerator may change those that it has given.
+            # Offsets pass through JSON, as in a stream, because an enumerator may change offsets that it has
+            # returned.
             start = end = checked_offsets(self, enumerator.initial())
             enumerator.stop_at_available()
             while True:
@@ -245,7 +247,7 @@ class Source(ABC):
         raise NotImplementedError(f"{self.name}: {type(self).__name__} has no create_reader")
 
     def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        """The rows of a task. The default reads its ranges in their order, some record batches ahead."""
+        """The rows of a task. The default reads the task's ranges in order, a few record batches ahead."""
         from sluice.source.reading.fetcher import prefetch, read_patiently  # noqa: PLC0415 - in tasks alone
 
         reader, patience = self.create_reader(), self.settings.read_retry_duration
@@ -259,12 +261,12 @@ class Source(ABC):
 class SplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
     """FLIP-27's split enumerator: finds splits, and decides what is read next. Called by one thread.
 
-    In a new query `initial` is called first, then `advance` for every trigger (some 90 times a second while
-    nothing is new) and `ranges` for every batch. After a restart `ranges` may be called first, with offsets
-    that an earlier enumerator gave. When to list splits is up to the enumerator.
+    In a new query Spark calls `initial` first, then `advance` for every trigger (about 90 times a second
+    while nothing is new) and `ranges` for every batch. After a restart it may call `ranges` first, with
+    offsets of an earlier enumerator. The enumerator decides when to list splits.
 
-    Offsets are the only state that a restart needs: what they say is read again after any failure. They are
-    JSON (a dict), or what `Source.offsets_to_json` makes JSON of, and compare by ``==``.
+    Offsets are the only state that a restart needs: after a failure, Spark reads the same offsets again. They
+    are JSON (a dict), or an object that `Source.offsets_to_json` converts to JSON, and compare by ``==``.
     """
 
     @abstractmethod
@@ -273,16 +275,14 @@ class SplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
 
     @abstractmethod
     def advance(self, start: OffsetsT, limits: Limits = NO_LIMITS) -> OffsetsT:
-        """Where a batch from `start` ends; `start` itself where there is nothing new."""
+        """Where a batch from `start` ends; `start` itself if nothing is new."""
 
     @abstractmethod
     def ranges(self, start: OffsetsT, end: OffsetsT) -> Sequence[SplitT]:
-        """What the batch reads, range by range. The same pair always gives the same ranges, which can be
-        pickled.
-        """
+        """The ranges that the batch reads. The same pair always gives the same ranges, which can be pickled."""
 
     def stop_at_available(self) -> None:
-        """Makes the run end: later calls of `advance` go no further than what there is now.
+        """Makes the run end: later calls of `advance` stop at the data that exists now.
 
         Called for ``Trigger.AvailableNow``, and in batch reads.
         """
@@ -292,7 +292,7 @@ class SplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
         )
 
     def newest(self, start: OffsetsT) -> OffsetsT:
-        """The newest offsets that are known, planned or not, for Spark's progress reports."""
+        """The newest known offsets, planned or not, for Spark's progress reports."""
         return start
 
     @property
@@ -308,7 +308,8 @@ BaseSplitEnumerator = SplitEnumerator
 
 
 class Coordinator:
-    """Plans a streaming query on the driver host, and says what tasks need to know; FLIP-27's coordinator.
+    """FLIP-27's coordinator: plans a streaming query on the driver host, and sends tasks what they need to
+    know.
 
     Attributes:
         enumerator: finds splits and plans batches.
@@ -322,19 +323,21 @@ class Coordinator:
             )
 
     def restore(self, offsets: Any) -> None:
-        """Told the start of every batch that is planned, and the end of every batch that is read."""
+        """Called with the start of every planned batch, and with the end of every read batch."""
 
     def assign(self, ranges: Sequence[Any]) -> Any:
-        """What the tasks that read these ranges are told besides; plain data, None for nothing."""
+        """More plain data for the tasks that read these ranges; None for nothing."""
         del ranges
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
-        """A batch is dealt out to tasks. Returns where they report what they have read; None: nowhere."""
+        """Called before a batch is distributed over tasks. Returns where they report their reads; None:
+        nowhere.
+        """
         del tasks
         return None
 
     def report(self) -> dict[str, Any]:
-        """What goes into Spark's progress reports beside the newest offsets: the lag of each split."""
+        """More for Spark's progress reports, in addition to the newest offsets: the lag of each split."""
         from sluice.source.checks import lag_by_stream  # noqa: PLC0415 - not at `load()`
 
         lag = lag_by_stream(self.enumerator.millis_behind_latest)
@@ -344,7 +347,7 @@ class Coordinator:
         """Tells listeners in the application what `report` says; called at every trigger."""
 
     def stop_at_available(self) -> None:
-        """Makes the run end at what is available; called for ``Trigger.AvailableNow``."""
+        """Makes the run end at the available data; called for ``Trigger.AvailableNow``."""
         self.enumerator.stop_at_available()
 
     def close(self, *, is_disconnected: bool = False) -> None:
@@ -365,7 +368,7 @@ def refuse_idle_options(
     *,
     streaming: bool | None,
 ) -> None:
-    """Notes options that do nothing in this kind of read. With None for `streaming`, it is not known yet."""
+    """Rejects options that do nothing in this kind of read; `streaming` is None if the kind is not known yet."""
     if streaming:
         for option in batch_only:
             if values.given(option):

@@ -1,4 +1,4 @@
-"""Makes a source of a log: what reads it exactly, batch by batch, is made of its `StreamLog` alone."""
+"""Makes a source from a `StreamLog`: the library adds planning, exact reading and recovery."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ _POLL_INTERVAL: Final = 0.1
 """Seconds until the planner reads a split again if the service sets no limit. Spark asks 90 times a
 second."""
 _INTERVALS_PER_READ: Final = 4
-"""Pauses between two reads of a split until the planner reads it again. A task reads it once for each batch,
-so a query near the tip makes half of the reads that the service allows."""
+"""Pauses between two reads of a split by the planner. A task reads it once for each batch, so a query near
+the tip makes half of the reads that the service allows.
+"""
 _UNLIMITED_BURST: Final = 1000
 """More reads in a second than the planner makes."""
 
@@ -51,7 +52,7 @@ class PushedCursors(Protocol):
     """Opens cursors over records that a service pushes to a task; see `LogSource.pushed_cursors`."""
 
     def is_buffered(self, split: SplitId) -> bool:
-        """Whether the records of this split are buffered already: then reading them takes no thread."""
+        """Whether the records of this split are buffered already: then reading them needs no extra thread."""
 
     def open(
         self, log: Any, data_loss: DataLossPolicy, split_range: SplitRange, position: Position
@@ -62,13 +63,15 @@ class PushedCursors(Protocol):
 class LogSource(Source):
     """A source of streams that a service keeps as sharded, ordered logs.
 
-    To be implemented: `from_options`, `schema`, `create_log` and `to_record_batch`. Limits, ``maxDrift``,
-    ``Trigger.AvailableNow``, ``failOnDataLoss``, lag, and children after their parents come of themselves.
+    Implement `from_options`, `schema`, `create_log` and `to_record_batch`. The library provides limits,
+    ``maxDrift``, ``Trigger.AvailableNow``, ``failOnDataLoss`` and lag, and it reads parents before their
+    children.
 
     Attributes:
-        page_limit: records asked for at a time, at most.
+        page_limit: the most records in one request.
         read_interval: pause between two reads of one split in a task (seconds).
-        streams: names of the streams to read, which are part of the offsets; none: one of the source's name.
+        streams: names of the streams to read, which are part of the offsets; if empty: one stream with the
+            source's name.
         reads_per_second: of one split, for all readers together; None: any number. The planner leaves one of
             them to tasks, and near the tip reads a split after four intervals (of `read_interval`, or of
             this limit if that is longer).
@@ -86,13 +89,12 @@ class LogSource(Source):
 
     @abstractmethod
     def create_log(self, pause: Pause) -> StreamLog:
-        """Connects to the service. The log is closed with ``close()`` when it is not needed any more.
+        """Connects to the service. The log is closed with ``close()`` when it is no longer needed.
 
         Called once on the driver host, and once for each range in a task, in the thread that reads it: see
         `StreamLog`. A task calls it again after a retryable `SluiceError`, for ``readRetryDuration``.
 
-        Args:
-            pause: sleeps for a number of seconds, for retries of the log's own. It raises in a task that has
+        Args: pause: sleeps for a number of seconds, for the log's own retries. It raises in a task that has
                 ended.
         """
 
@@ -103,26 +105,27 @@ class LogSource(Source):
     # --- to be overridden where a log needs it ----------------------------------------------------------
 
     def open_task(self, pause: Pause) -> StreamLog | None:
-        """The one log through which a task reads all its ranges: ``return self.create_log(pause)`` will do.
+        """One log for all ranges of a task: ``return self.create_log(pause)`` is enough.
 
-        None, the default: each range has a log of its own. Called like `create_log`, before a task reads, in
-        its thread, and closed when the task ends. Ranges are read side by side: unless the log is
-        thread-safe, its calls wait for each other.
+        None, the default: each range gets its own log. Called like `create_log`, before a task reads, in its
+        thread, and closed when the task ends. Ranges are read in parallel: unless the log is thread-safe, its
+        calls wait for each other.
         """
         del pause
         return None
 
     def create_counting_log(self, pause: Pause, figures: ReadFigures) -> StreamLog:
-        """As `create_log`, for a task. Calls that were refused or repeated are counted in `figures`.
-
-        By default none are.
+        """As `create_log`, for a task. Count refused and repeated calls in `figures`; the default counts
+        none.
         """
         del figures
         return self.create_log(pause)
 
     @property
     def starting_text(self) -> str:
-        """The starting position as text. It is logged, and a later change of it is reported."""
+        """The starting position as text. It is recorded in the offset log; if it changes later, Sluice
+        reports that.
+        """
         return self.settings.starting_text
 
     def initial_positions(self, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
@@ -143,12 +146,12 @@ class LogSource(Source):
     def to_record_batches(
         self, pages: Iterable[tuple[SplitRange, Sequence[AnyRecord]]]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of pages, in order within each range. The default makes a record batch of every page."""
+        """The rows of pages, in order within each range. The default makes one record batch from each page."""
         for split_range, records in pages:
             yield self.to_record_batch(split_range.split, records)
 
     def pushed_cursors(self, task: ReadTask) -> PushedCursors | None:
-        """How the ranges of a task are read that the service pushes (FLIP-128); None: all are polled."""
+        """Cursors for the ranges of a task whose records the service pushes (FLIP-128); None: all are polled."""
         del task
         return None
 
@@ -173,12 +176,12 @@ class LogSource(Source):
         """The enumerator that finds splits and plans batches.
 
         Args:
-            subscriptions: says how far subscriptions have come; splits without one are probed.
+            subscriptions: report how far they have read; splits without a subscription are probed.
         """
         return self.enumerator_of(self.create_log(time.sleep), subscriptions)
 
     def enumerator_of(self, log: StreamLog, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
-        """As `create_enumerator`, of a log that is there; it closes the log."""
+        """As `create_enumerator`, of an open log; it closes the log."""
         # Not in tasks.
         from sluice.source.logs.checked_log import CheckedLog  # noqa: PLC0415
         from sluice.source.logs.data_loss import DataLossPolicy  # noqa: PLC0415
@@ -224,10 +227,10 @@ class LogSource(Source):
             enumerator.close()
 
     def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        """Reads the ranges of a task side by side; the rows of each range come in order.
+        """Reads the ranges of a task in parallel; the rows of each range come in order.
 
         Raises:
-            DataLossError: records of a range are gone, and ``failOnDataLoss`` is true.
+            DataLossError: records of a range are lost, and ``failOnDataLoss`` is true.
             ServiceError: a call failed for good.
         """
         return self.to_record_batches(_read_side_by_side(self, task))
@@ -302,8 +305,7 @@ def _read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[Spli
                 log, data_loss, settings, split_range, open_cursor=open_cursor, figures=task.figures
             ).read()
 
-    # One thread reads what is buffered. Every other range is waited for in a thread of its own, so these
-    # come first.
+    # One thread reads what is buffered. Every other range has its own waiting thread, so these come first.
     ordered = sorted(task.ranges, key=is_buffered)
     at_once = 1 + sum(not is_buffered(each) for each in task.ranges)
     opened = connect(partial(source.open_task, pause_task), pause_task)

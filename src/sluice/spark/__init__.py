@@ -1,6 +1,7 @@
 """Spark's interfaces in front of the library. Needs PySpark, which the distribution does not bring by itself.
 
-``pip install pyspark-sluice`` must not put a second PySpark beside ``pyspark-client`` or a cluster's own.
+``pip install pyspark-sluice`` must not install a second PySpark next to ``pyspark-client`` or a cluster's
+own.
 """
 
 from __future__ import annotations

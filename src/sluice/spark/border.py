@@ -1,7 +1,7 @@
 """What users see of an error that leaves the library.
 
-Spark shows the whole traceback before the message, in streaming queries within 200 lines of its own. If an
-error says what is wrong and what to do, the frames of this library tell users nothing more.
+Spark shows the whole traceback before the message, in streaming queries within 200 lines of its own
+traceback. If an error says what is wrong and what to do, the frames of this library tell users nothing more.
 """
 
 from __future__ import annotations

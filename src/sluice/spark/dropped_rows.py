@@ -50,8 +50,8 @@ _refusals: list[str] = []
 def listen(session: SparkSession) -> None:
     """Logs rows that Spark drops in the queries of a session from now on. The second call does nothing.
 
-    Several objects of Python may stand for one session of the JVM, such as ``batch.sparkSession`` of each
-    batch in ``foreachBatch``. They have one listener together.
+    Several Python objects may refer to one session of the JVM, such as ``batch.sparkSession`` of each batch
+    in ``foreachBatch``. They have one listener together.
 
     Raises:
         Exception: Spark admits no listener.
@@ -171,7 +171,7 @@ class DroppedRowsListener(StreamingQueryListener):
         _log.warning(
             "%s: rows dropped for coming later than the watermark: at least %d so far, %s; they are in "
             "no result. Set option 'maxDrift' of the source to at most the delay of withWatermark, or make "
-            "the delay longer (docs/watermarks.md); %s",
+            "the delay longer (docs/read.md); %s",
             run.query,
             run.dropped,
             run.last,

@@ -79,7 +79,7 @@ class _SinkWriter:
     Args:
         options: of the sink, as Spark passes them.
         schema: of the rows.
-        overwrite: whether the save mode or the output mode asks to replace what is there.
+        overwrite: whether the save mode or the output mode asks to replace existing data.
 
     Raises:
         OptionError: with everything that is wrong with the options, or with the columns.

@@ -97,7 +97,7 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader):
     """The reader of a streaming query on Spark 4.0 and 4.1.
 
-    These versions pass no limits, so the options' limits hold for every batch, and ``Trigger.AvailableNow``
+    These versions pass no limits, so the options' limits apply to every batch, and ``Trigger.AvailableNow``
     and ``Trigger.Once`` run one batch. The source cannot tell these triggers from others, so the first batch
     of each run may be such a batch.
     """
@@ -235,8 +235,8 @@ if HAS_ADMISSION_CONTROL:
             limits = self._source.limits
             if limits.records is None and limits.bytes is not None:
                 return ReadMaxBytes(limits.bytes)
-            # A limit of records that no batch reaches stands for none, and for one of arrival time, which
-            # Spark does not have.
+            # Spark has no limit of arrival time: such a limit, or none, becomes a limit of records that no
+            # batch reaches.
             return ReadMaxRows(2**63 - 1 if limits.records is None else limits.records)
 
         @shorten_traceback

@@ -1,4 +1,4 @@
-"""Tests a source of one's own in seconds, without Spark. ``docs/custom-source.md`` shows how.
+"""Tests a custom source in seconds, without Spark. ``docs/custom-sources.md`` shows how.
 
 The histories of `histories` need Hypothesis: ``pip install 'pyspark-sluice[testing]'``.
 """

@@ -81,7 +81,7 @@ def histories(
 
 
 def check_history(subject: Subject, history: Iterable[Step], *, timeout: float = 30.0) -> QueryRunner:
-    """Takes all steps, reads on until every record has come, and checks what was read.
+    """Takes all steps, continues reading until every record has come, and checks what was read.
 
     - Every record has come once, and no other has.
     - The records of a split have come in their order, from batch to batch and within each.
@@ -100,7 +100,7 @@ def check_history(subject: Subject, history: Iterable[Step], *, timeout: float =
             _take(subject, query, step)
         expected = sorted(map(repr, subject.expected()))
         query.run_until(len(expected), timeout=timeout, wait=subject.wait)
-        for _ in range(3):  # nothing comes twice
+        for _ in range(3):  # nothing is duplicated
             subject.wait(0.2)
             query.run_batch()
         read = sorted(repr(subject.identity(row)) for row in query.rows)

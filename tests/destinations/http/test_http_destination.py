@@ -296,7 +296,7 @@ class Halving:
 
 
 def test_halving_ends_before_the_request_times_out(endpoint: Any) -> None:
-    """What was found is kept; the rest is sent again. A later request goes on with that."""
+    """What was found is kept; the rest is sent again. A later request resumes from that."""
     halving = Halving(endpoint, lambda _: answer(422), patience=4.0)
     entries = [b'{"n":%d}' % n for n in range(4)]
     result = halving.made.submit(entries)

@@ -44,7 +44,7 @@ def headers_of(endpoint: Any, **options: str) -> dict[str, str]:
     ],
 )
 def test_a_url_that_cannot_work_is_refused(url: str) -> None:
-    """User and password are options of their own."""
+    """User and password have separate options."""
     message = refused(url=url)
 
     assert "option 'url' is '" in message

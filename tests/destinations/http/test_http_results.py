@@ -71,7 +71,7 @@ def test_as_a_rest_proxy_of_kafka_answers() -> None:
 
 
 def test_as_bigquery_answers() -> None:
-    """Only refused rows are listed, by their number; without any, not even the array is there."""
+    """Only refused rows are listed, by their number; without any, even the array is missing."""
     body = {"insertErrors": [{"index": 2, "errors": [{"reason": "invalid"}]}]}
     found = read(body, 4, "$.insertErrors", index="$.index", error="$.errors[0].reason")
 
@@ -137,6 +137,6 @@ def test_true_and_false() -> None:
     ],
 )
 def test_an_answer_that_does_not_fit_is_damaged(body: Any, paths: dict[str, str], problem: str) -> None:
-    """Nothing is taken for accepted that the endpoint does not call so."""
+    """Rows count as accepted only if the endpoint says so."""
     with pytest.raises(ValueError, match=problem):
         read(body, 2, "$.r", **paths)

@@ -160,7 +160,7 @@ def test_an_answer_shows_no_escaped_secret(
 
 
 def test_a_secret_is_no_code_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Codes stand in figures and messages."""
+    """Figures and messages contain codes."""
     in_place_of_the_network(monkeypatch)(lambda _: answer(200, [{"error": "hunter2hunter2"}]))
     made = destination(bearerToken="hunter2hunter2", resultsPath="$", resultErrorPath="$.error")
 

@@ -160,7 +160,7 @@ def test_tokens_that_expire_lose_no_row_and_double_none(company: Fixture, status
 
 
 def test_an_accepted_request_beside_a_refused_one_makes_that_no_failure(company: Fixture) -> None:
-    """Its token may have expired on the way, more than once."""
+    """Its token may have expired in transit, more than once."""
     made, options = company
     used = destination(**options)
     used.submit([b'{"n":1}'])

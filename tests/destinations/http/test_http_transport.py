@@ -53,7 +53,7 @@ def test_a_host_of_no_proxy_may_have_a_port() -> None:
 
 
 def test_a_proxy_gets_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a header of its own."""
+    """In a separate header."""
     monkeypatch.setattr(transport, "getproxies", lambda: {"https": "http://me:pass%40word@proxy:1"})
     found = pool()
 

@@ -151,7 +151,7 @@ def test_pages_that_say_nothing_new_are_handed_out_now_and_then() -> None:
 
 
 def test_a_page_tells_what_held_when_it_was_asked_for() -> None:
-    """Records may have come while the answer was on its way."""
+    """Records may have come while the answer was in flight."""
     log = new_log()
     bench = Bench(log)
     bench.next()

@@ -158,7 +158,7 @@ def test_the_end_of_the_shard_is_the_end_of_every_range() -> None:
 
 
 def test_a_full_buffer_makes_the_subscription_wait() -> None:
-    """It goes on when the planner has acknowledged records. That is the back-pressure."""
+    """It resumes when the planner has acknowledged records. That is the back-pressure."""
     shard = buffer(2)
     fill(shard, (1, 5), (6, 9))
     thread, done = in_thread(lambda: shard.append(b"0010-0012.", "10", "12"))
@@ -292,7 +292,7 @@ def test_a_range_is_served_whole_or_not_at_all(
 
 @dataclass
 class Shard:
-    """A shard whose events are pushed by a thread of its own, as fast as there is space."""
+    """A shard whose events a separate thread pushes, as fast as there is space."""
 
     shared: BufferBudget
     events: Sequence[int]

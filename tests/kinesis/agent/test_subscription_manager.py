@@ -123,7 +123,7 @@ def event(*numbers: int, behind: int = 0, ended: bool = False) -> tuple[bytes, E
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Bench]]:
-    """Makes benches. What their subscriptions wait for comes to an end with the test."""
+    """Makes benches. Whatever their subscriptions wait for ends with the test."""
     made: list[Bench] = []
 
     def bench(**settings: int) -> Bench:
@@ -234,7 +234,7 @@ def test_a_start_record_that_does_not_come_ends_the_subscription(make: Callable[
 def test_silence_longer_than_half_the_shortest_retention_ends_it(
     make: Callable[..., Bench],
 ) -> None:
-    """The host may have slept for a day: events go on behind records that have expired, and do not tell."""
+    """The host may have slept for a day: the next events lie behind expired records, and do not say so."""
     bench = make()
     source = bench.subscribe()
     source.outcomes.put(event(1))

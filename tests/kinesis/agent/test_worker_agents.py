@@ -69,7 +69,7 @@ class Worker:
         self.channel.send(encode(message))
 
     def answer(self) -> None:
-        """A word that says nothing but that it is there."""
+        """A message without content: the agent is alive."""
         self.channel.send(b"!")
 
     def leave(self) -> None:
@@ -253,8 +253,8 @@ def test_the_planner_learns_what_agents_are_asked_for_and_refused(hub: Hub, mess
 
 
 def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
-    """Its host may be gone without a word. The log says so once, and once that it speaks again; then it gets
-    its share as one that has just joined, after it was told what it has lost.
+    """Its host may be gone without a word. The log reports it once, and reports once that the agent answers
+    again; then the agent is informed of what it has lost, and gets its share like a new one.
     """
     caplog.set_level(logging.INFO, "sluice.kinesis.agent.worker_agents")
     first, second = hub.join("a"), hub.join("b")
@@ -292,7 +292,7 @@ def test_the_shards_of_a_silent_agent_go_to_others(hub: Hub, caplog: pytest.LogC
 
 
 def test_without_another_agent_shards_wait_for_the_silent_one(hub: Hub) -> None:
-    """They are polled meanwhile: the planner was told that their subscriptions have ended."""
+    """They are polled meanwhile: the planner has learned that their subscriptions have ended."""
     worker = hub.join("a")
     hub.settle()
     hub.workers.subscribe(Subscribe(SPLITS[0], 1, START))

@@ -82,7 +82,7 @@ class FakeAgent(AgentProcess):
             self.peer.send(encode(message))
 
     def answer(self) -> None:
-        """A word that says nothing but that it is there."""
+        """A message without content: the agent is alive."""
         self.peer.send(b"!")
 
     def die(self) -> None:
@@ -118,7 +118,7 @@ class Planning:
         return self.agents[-1]
 
     def ensure(self, stream: str) -> str:
-        """Stands in for the registrar."""
+        """Replaces the registrar."""
         self.renewed.put(stream)
         return self.new_arn
 
@@ -126,7 +126,7 @@ class Planning:
         self.deregistered.append(arn)
 
     def own(self, *arns: str) -> None:
-        """The query has registered these, each for a stream of its own."""
+        """The query has registered these, one for each stream."""
         self.consumers.own = {f"stream {number}": arn for number, arn in enumerate(arns)}
         self.consumers.on_change()
 
@@ -147,7 +147,7 @@ class Planning:
         return agent
 
     def pass_time(self, seconds: int) -> None:
-        """As many seconds pass; the client's own thread, which the test stands in for, asks in each."""
+        """As many seconds pass; the test plays the client's own thread, which asks in each second."""
         supervised = self.client._supervisor._agent
         for _ in range(seconds):
             self.now += 1.0

@@ -87,7 +87,7 @@ def without_waits(buffer: ShardBuffer) -> ShardBuffer:
 
 
 class SteppedManager(SubscriptionManager):
-    """The shards of an agent, whose threads the test stands in for."""
+    """The shards of an agent; the test plays its threads."""
 
     def _start(self, subscription: Any) -> None:
         pass
@@ -139,7 +139,7 @@ class AgentFaults:
 
 
 class _Subscriptions(NearTip):
-    """Those of one enumerator. The agent reads when it has been told where batches are."""
+    """Those of one enumerator. The agent reads once it knows where batches are."""
 
     def __init__(self, agent: PolledAgent, clock: Callable[[], float]) -> None:
         super().__init__(agent.client, self._expect_reads_of_agent, clock)

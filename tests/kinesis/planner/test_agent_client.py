@@ -178,7 +178,7 @@ def test_a_position_before_the_subscription_is_not_covered(make: Callable[..., P
 
 
 def test_messages_about_an_earlier_subscription_are_ignored(make: Callable[..., Planning]) -> None:
-    """They may still be on their way when the next subscription begins."""
+    """They may still be in flight when the next subscription begins."""
     planning = make()
     agent = planning.started()
     old = planning.subscribed(After("50"))
@@ -282,7 +282,7 @@ def test_where_polling_is_forbidden_a_refusal_fails_the_query(
 
 
 def test_where_polling_is_forbidden_an_integrity_problem_fails_nothing(make: Callable[..., Planning]) -> None:
-    """The service refused nothing: probes go on until there is another subscription."""
+    """The service refused nothing: probes continue until there is another subscription."""
     planning = make(subscribeToShardFallback="fail")
     agent = planning.started()
     agent.send(SubscriptionEnded(SPLIT, planning.subscribed(), "it is 23 h behind", INTEGRITY_PROBLEM))
@@ -415,7 +415,7 @@ def test_tasks_get_the_address_of_the_shards_agent(make: Callable[..., Planning]
 
 
 def test_the_agent_learns_which_consumers_the_query_registered(make: Callable[..., Planning]) -> None:
-    """It is told when that changes: which ones an earlier run registered is known from the offsets only."""
+    """It is informed of changes: only the offsets show which ones an earlier run registered."""
     planning = make()
     agent = planning.started()
     planning.own()
@@ -431,7 +431,7 @@ def test_the_agent_learns_which_consumers_the_query_registered(make: Callable[..
 def test_the_agent_is_told_of_a_stop_unless_consumers_are_to_stay(
     make: Callable[..., Planning], mode: str, stops: int
 ) -> None:
-    """Where it is not told, the end of the link counts as a crash, and nothing is deregistered."""
+    """Without this message, the end of the link counts as a crash, and nothing is deregistered."""
     planning = make(consumerDeregistration=mode)
     planning.own(ARN)
     agent = planning.started(ConsumersChanged({"clicks": ARN}, (ARN,) * stops))
@@ -513,7 +513,7 @@ def test_progress_reports_tell_what_is_silent(make: Callable[..., Planning]) -> 
 
 
 def test_the_buffers_of_worker_hosts_are_added_up(make: Callable[..., Planning]) -> None:
-    """Those of hosts that are there."""
+    """Only connected hosts count."""
     planning = make()
     agent = planning.listening()
     agent.send(
@@ -527,7 +527,7 @@ def test_the_buffers_of_worker_hosts_are_added_up(make: Callable[..., Planning])
 
 
 def test_a_closed_client_starts_no_agent(make: Callable[..., Planning]) -> None:
-    """A consumer may still be renewed in a thread of its own, which tells the agent."""
+    """A separate thread may still renew a consumer, and inform the agent."""
     planning = make()
     planning.listening()
     planning.client.close()

@@ -1,4 +1,4 @@
-"""A process that is told to end tells its agent first, and an agent that does not end by itself is killed."""
+"""A process that ends on request stops its agent first, and an agent that does not end by itself is killed."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def agent_calls(coordinator: SourceCoordinator) -> list[Any]:
 def test_a_driver_that_disconnects_and_lives_has_stopped_the_query(
     monkeypatch: pytest.MonkeyPatch, *, is_disconnected: bool, driver_lives: bool, first: str
 ) -> None:
-    """Its signal may come too late. The agent has to know of the stop before its link closes."""
+    """Its signal may be late. The agent has to know of the stop before its link closes."""
     monkeypatch.setattr(fan_out_coordinator, "is_alive", lambda _driver: driver_lives)
     coordinator = KinesisSource(config()).create_coordinator()
     calls = agent_calls(coordinator)
@@ -181,8 +181,8 @@ def test_a_consumer_is_logged_when_tasks_get_a_batch_that_names_it() -> None:
 
 
 def test_a_consumer_that_a_task_saw_taken_over_stays_for_this_run(caplog: pytest.LogCaptureFixture) -> None:
-    """Another reader, or the task's own second attempt, which nobody can tell apart: the offset log goes on
-    to name the consumer, so that a later run deregisters it.
+    """Another reader, or the task's own second attempt; nobody can distinguish them. The offset log still
+    names the consumer, so that a later run deregisters it.
     """
     coordinator = KinesisSource(config({"agent": "none"})).create_coordinator()
     coordinator._figures.mark_contested([ARN])
@@ -198,7 +198,9 @@ def test_a_consumer_that_a_task_saw_taken_over_stays_for_this_run(caplog: pytest
 def test_without_an_agent_a_consumer_that_is_gone_is_registered_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No agent notices it. Batches go on meanwhile, also where it can't be registered; one look in 10 s."""
+    """No agent notices it. Meanwhile batches continue, even if it can't be registered; it is checked once in
+    10 s.
+    """
     times = iter([100.0, 101.0, 109.0, 110.0, 120.0])
     coordinator = KinesisSource(config({"agent": "none"})).create_coordinator()
     monkeypatch.setattr(coordinator, "_clock", lambda: next(times))
@@ -451,7 +453,7 @@ def test_figures_of_shards_that_are_not_read_any_more_do_not_pile_up(monkeypatch
 
 
 def test_reads_that_an_agent_was_refused_are_in_the_figures() -> None:
-    """Beside those of planner and tasks, by shard."""
+    """In addition to those of planner and tasks, by shard."""
     coordinator = KinesisSource(source_config_from_options(POLLED)).create_coordinator()
     coordinator._figures.count_call(SPLIT, refused=1, retries=1)
     for refused, retries in ((2, 3), (0, 4)):

@@ -15,7 +15,7 @@ PROGRESS = SubscriptionProgress((), 0)
 
 
 class Agent:
-    """Keeps what it was told."""
+    """Keeps all messages to the agent."""
 
     version = 0
 

@@ -366,7 +366,7 @@ def test_one_that_listens_is_replaced_soon(
 def test_a_process_that_cannot_be_started_fails_nothing(
     make: Callable[..., Planning], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No memory, no process ids, no descriptors: shards are polled. Another reason gets a line of its own."""
+    """No memory, no process ids, no descriptors: shards are polled. Each other reason is logged once."""
     planning = make()
     for error in ("no memory", "no memory", "no descriptors"):
         planning.launch_error = OSError(error)
@@ -384,7 +384,9 @@ def test_a_process_that_cannot_be_started_fails_nothing(
 
 
 def test_an_agent_that_sends_nonsense_is_replaced(make: Callable[..., Planning]) -> None:
-    """The thread that receives from it must not just end: the agent's last word would hold for ever."""
+    """The thread that receives from it must not just end: otherwise the agent's last message would stay valid
+    for ever.
+    """
     planning = make()
     agent = caught_up(planning)
     agent.peer.send(b"nonsense")

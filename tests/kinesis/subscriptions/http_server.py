@@ -56,7 +56,7 @@ class Connection:
 
 
 class Server:
-    """Gives every request to `answer`, in a thread of its own, and then closes the connection."""
+    """Gives every request to `answer`, in a separate thread, and then closes the connection."""
 
     def __init__(self, answer: Callable[[Connection], None]) -> None:
         self._answer = answer

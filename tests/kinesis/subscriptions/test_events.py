@@ -218,7 +218,7 @@ def test_an_event_with_children_or_without_continuation_is_the_end(payload: byte
     ],
 )
 def test_what_is_no_event_raises_a_retryable_error(payload: bytes) -> None:
-    """It is not taken for an event without records, let alone for the end of a shard."""
+    """It counts neither as an event without records nor as the end of a shard."""
     for decode in (decode_head, decode_page):
         with pytest.raises(ServiceError, match="of s/shard failed: DamagedAnswerError") as caught:
             decode(payload, target="s/shard")

@@ -41,7 +41,7 @@ from sluice.source.model.splits import SplitId
 
 
 def test_events_are_handed_out_with_their_payload() -> None:
-    """The first subscription starts where it was told to."""
+    """The first subscription starts at the requested position."""
     service = script([event([1, 2]), event(continuation=5), event([7])])
     subscriber = service.subscriber(start(AT, 1))
 
@@ -137,7 +137,7 @@ def test_a_position_that_has_expired_ends_it(first: dict[str, Any]) -> None:
     assert service.opened[-1].is_closed
 
 
-# --- what comes twice -----------------------------------------------------------------------------------
+# --- duplicates -----------------------------------------------------------------------------------------
 
 
 def test_the_end_of_the_shard_is_handed_out_even_with_old_records() -> None:

@@ -225,7 +225,7 @@ def test_an_error_in_the_stream_shows_no_secret() -> None:
     ],
 )
 def test_a_broken_stream_raises_a_retryable_error(rest: bytes) -> None:
-    """However it breaks, it is not taken for the end that the service makes."""
+    """However it breaks, it does not count as the service's regular end."""
     with serving(lambda it: it.send(STREAM, chunk(IDLE), rest)) as server:
         subscription = subscribe(server)
         assert subscription.next_payload() is not None
@@ -362,7 +362,7 @@ def test_closing_without_a_reader_closes_the_connection() -> None:
 
 
 def test_a_connection_is_not_used_for_the_next_call(caplog: pytest.LogCaptureFixture) -> None:
-    """One client has many subscriptions open at once, and goes on when they have ended."""
+    """One client has many subscriptions open at once, and stays usable when they have ended."""
     many = 80
 
     def answer(it: Connection) -> None:
@@ -397,7 +397,7 @@ def test_the_answer_has_the_metadata_of_all_answers() -> None:
 
 
 def test_a_role_uses_the_same_parser() -> None:
-    """Its clients are made by a session of their own."""
+    """A separate session makes its clients."""
     role = "arn:aws:iam::123456789012:role/reader"
     config = ConnectionConfig(access_key_id="AKIDEXAMPLE", secret_access_key="hush", role_arn=role)
 

@@ -115,7 +115,7 @@ def test_an_address_that_spark_was_given_may_be_of_no_use(
 
 @pytest.mark.usefixtures("_no_names")
 def test_an_address_that_spark_was_given_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host may have several on the way to another one."""
+    """A host may have several addresses from which it reaches another one."""
     try:
         socket.create_server(("127.0.0.9", 0)).close()
     except OSError:
@@ -172,7 +172,7 @@ def test_a_host_without_another_address_gets_no_agent(monkeypatch: pytest.Monkey
 def test_the_first_task_of_a_host_starts_an_agent_there(host: Host) -> None:
     """It listens at the address by which the hub will know the host, and is one of the same query."""
     assert host.run_task() == 1
-    assert host.run_task("10.0.0.8") == 1  # it is on its way
+    assert host.run_task("10.0.0.8") == 1  # it is starting
 
     (setup,) = host.started
     assert (setup.place, setup.hub, setup.secret) == (AgentPlace("10.0.0.7", "10.0.0.7"), HUB, HUB.secret)

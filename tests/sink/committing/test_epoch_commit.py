@@ -367,7 +367,7 @@ def test_what_makes_a_destination_two_phase() -> None:
 
 
 class Answering(EpochCommitter):
-    """Its methods return what they are told to."""
+    """Its methods return the values that the test sets."""
 
     def __init__(self, outer: Recording, answers: dict[str, Any]) -> None:
         super().__init__(outer, EPOCH)

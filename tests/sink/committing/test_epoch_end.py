@@ -173,7 +173,7 @@ class Counted:
     ],
 )
 def test_figures_of_committers_are_those_of_the_epoch(outcome: Outcome, own: dict[str, float]) -> None:
-    """Beside those of the tasks, and by the same rules. An abort has no global committer."""
+    """In addition to those of the tasks, and by the same rules. An abort has no global committer."""
 
     class Both(Recording):
         def create_committer(self, epoch: Epoch) -> Any:  # noqa: ARG002 - the contract's
@@ -249,7 +249,7 @@ def test_nothing_that_fails_after_a_commit_makes_spark_abort_it(
 
 
 def test_an_epoch_says_what_its_batch_holds() -> None:
-    """As the checkpoint has it; and a transaction is an epoch of its own."""
+    """As the checkpoint has it; a transaction is a separate epoch."""
     destination = Recording()
     known = replace(setup(destination), content=lambda batch: f"content {batch}")
     end_epoch(known, "committed", [result(committables=["a"])], write_id="w", batch_id=7)

@@ -47,7 +47,7 @@ def test_a_step_of_the_capacity_is_followed(before: float, after: float) -> None
 
 
 def test_two_of_a_hundred_requests_are_refused_whatever_the_pace() -> None:
-    """A sink that took them for its limit would go on lowering its pace."""
+    """A sink that mistook them for its limit would keep lowering its pace."""
     done = run(replace(ONE, refused_requests=0.02), 60, 1)
 
     assert done.utilisation(10, 60) > 0.7

@@ -81,7 +81,7 @@ def test_failures_change_nothing() -> None:
 
 
 def test_a_pause_or_a_stall_forgets_nothing() -> None:
-    """After an hour the sender goes on at its pace, and makes up for a tenth of a second of it at most."""
+    """After an hour the sender continues at its pace, and makes up for a tenth of a second of it at most."""
     sender = Sender()
     sender.exchange(0.05)
     rate = sender.strategy.rate

@@ -196,7 +196,7 @@ def test_the_mean_is_over_time() -> None:
 
 
 class Counting(FakeDestination):
-    """Has figures of its own."""
+    """Has its own figures."""
 
     def __init__(self, own: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""docs/monitoring.md has every figure of the sink, with its unit and how tasks are summed."""
+"""docs/operate.md has every figure of the sink, with its unit and how tasks are summed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sluice.sink import SinkProgress
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "monitoring.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operate.md").read_text()
 
 
 def test_the_table_has_every_figure() -> None:

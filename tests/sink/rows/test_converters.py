@@ -90,7 +90,7 @@ def opened(converter: DataConverter, schema: Any = SCHEMA) -> DataConverter:
 
 
 class OwnConverter:
-    """Of a destination with a key beside its data."""
+    """The converter of a destination with a key in addition to its data."""
 
     data_column = "Data"
     data_form = "bytes"

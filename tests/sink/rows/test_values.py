@@ -26,7 +26,7 @@ from sluice.sink.letters.dead_letters import (
 from sluice.sink.rows.values import json_text, json_value, python_value
 
 MILLENNIA = 1_700_000_000_000 * 1_000_000
-"""A timestamp whose milliseconds were taken for seconds, in microseconds."""
+"""A timestamp whose milliseconds were read as seconds, in microseconds."""
 
 
 def refuse(constant: str) -> NoReturn:
@@ -73,7 +73,7 @@ FAR: dict[str, tuple[pa.Array, Any]] = {
 
 @pytest.mark.parametrize("name", FAR)
 def test_a_value_that_python_or_json_cannot_hold_is_kept_as_text(name: str) -> None:
-    """In a column of its own, as an attribute beside ``data``, and inside of other types."""
+    """In a separate column, as an attribute in addition to ``data``, and inside of other types."""
     column, text = FAR[name]
     nested = pa.StructArray.from_arrays([column, column], names=["a", "a"])
     of_list = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), nested)

@@ -1,4 +1,4 @@
-"""A task's connection to the server: whatever happens to it, the writer goes on, and knows why."""
+"""A task's connection to the server: whatever happens to it, the writer continues, and knows why."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_what_may_be_asynchronous_or_a_generator_is_taken() -> None:
     assert adopted(writer, SinkWriter).prepare_commit is not None
 
 
-# --- what a converter is told -----------------------------------------------------------------------------
+# --- what a converter receives --------------------------------------------------------------------------
 
 
 def opened_with(open_: Any) -> list[Any]:

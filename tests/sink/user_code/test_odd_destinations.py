@@ -91,7 +91,7 @@ class UncodedError(Exception):
 
 
 class Judging(FakeDestination):
-    """Fails all requests; one of its own judgements of the error fails, too."""
+    """Fails all requests; one of its judgements of the error fails, too."""
 
     def __init__(self, error: Exception, hook: str = "") -> None:
         super().__init__(lambda *_: error)

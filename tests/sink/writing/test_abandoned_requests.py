@@ -37,7 +37,7 @@ def store(table: dict[str, str], entries: Sequence[str]) -> SubmitResult[str]:
 class SlowDestination(FakeDestination):
     """Its first request takes until it is released; an entry ``key=value`` is stored in a table.
 
-    `release_after`: seconds after which the request goes on by itself.
+    `release_after`: seconds after which the request proceeds by itself.
     """
 
     def __init__(self, table: dict[str, str], release_after: float | None = None) -> None:

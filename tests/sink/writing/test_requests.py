@@ -214,7 +214,7 @@ def test_closing_cancels_what_is_running() -> None:
 
 @pytest.mark.parametrize("kind", [OSError, TimeoutError, asyncio.TimeoutError])
 def test_an_error_of_close_is_raised(kind: type[Exception]) -> None:
-    """Also a timeout of its own, which is not that of the loop; and the thread ends."""
+    """That includes a timeout that `close` raises itself; the thread ends."""
     loop: RequestLoop[int, int] = RequestLoop(lambda _: asyncio.sleep(0, 1), lambda _: None, name="fake")
 
     async def fail() -> None:

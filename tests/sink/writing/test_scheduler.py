@@ -60,7 +60,7 @@ class Driven:
 
 
 class Recording(RateLimitingStrategy):
-    """A strategy that blocks on demand and keeps what it was told."""
+    """A strategy that blocks on demand and keeps its calls."""
 
     def __init__(self, *, most: int = 1000) -> None:
         self.blocked = False
@@ -143,7 +143,9 @@ def test_a_write_must_wait_while_the_buffer_is_full() -> None:
 
 
 def test_the_strategy_limits_batches_and_is_told_their_real_size() -> None:
-    """A batch is no larger than the strategy allows, and the strategy is told what was sent and refused."""
+    """A batch is no larger than the strategy allows, and the strategy learns how many entries were sent and
+    refused.
+    """
     strategy = Recording(most=4)
     driven = Driven(
         strategy=strategy,

@@ -257,7 +257,7 @@ def test_an_exit_in_a_request_is_not_lost() -> None:
 
 
 class Broken(NoRateLimitingStrategy):
-    """A strategy that raises once, at the first outcome it is told."""
+    """A strategy that raises once, at the first outcome."""
 
     def __init__(self) -> None:
         self.told = 0

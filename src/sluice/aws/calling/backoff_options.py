@@ -53,8 +53,8 @@ class BackoffOptions:
         """The backoff that a user's options make.
 
         Args:
-            throttle_patience: see `Backoff` (seconds). A number of retries that the user gives holds for
-                throttled attempts, too.
+            throttle_patience: see `Backoff` (seconds). A retry count that the user sets also limits the
+                retries of throttled attempts.
         """
         return Backoff(
             values.require(self.retries),

@@ -60,7 +60,8 @@ class Calls:
     is_endpoint_known: bool = False
 
     def for_planning(self, *reads: str) -> Calls:
-        """The same for a process that plans batches, which goes on without a shard that is not read soon.
+        """The same for a process that plans batches, which continues without a shard that cannot be read
+        soon.
 
         A silent service would hold the whole query for the read timeout, once for each attempt, and a shard
         with a greedy reader for all retries.

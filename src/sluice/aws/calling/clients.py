@@ -98,7 +98,8 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
 
     May be called from several threads, and after a fork: a child makes its own clients. The client does not
     retry (`sluice.retry` does), so every failure reaches the caller at once. A process keeps the clients that
-    were asked for last. Others end when nothing refers to them any more; calls and subscriptions go on.
+    were asked for last. Other clients end when nothing refers to them any more; their calls and subscriptions
+    continue.
 
     Raises:
         OptionError: there is no region, no credentials, no such profile, or the SDK's own configuration
@@ -122,7 +123,7 @@ def client_for(config: ConnectionConfig, service: str) -> Any:
 
 @dataclass(frozen=True)
 class Credentials:
-    """The credentials that sign requests now, for what makes requests of its own."""
+    """The credentials that sign requests now, for code that makes its own requests."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -185,7 +186,8 @@ def _client_of(process: int, config: ConnectionConfig, service: str) -> Any:
 
 
 def _kept(kept: OrderedDict[tuple[Any, ...], T], key: tuple[Any, ...], make: Callable[[], T]) -> T:
-    """The value of `key`, made if it is not there. The least recently used one may be dropped for it.
+    """Returns the value of `key`, and makes it first if it does not exist. The least recently used one may be
+    dropped for it.
 
     No lock is held while it is made: that may call a service, whose refusal ends in `forget_credentials`. Of
     two threads that make one at the same time, the second takes that of the first.
@@ -222,7 +224,7 @@ def endpoint_for(config: ConnectionConfig, service: str) -> str | None:
 
 def configured_endpoint(config: ConnectionConfig, service: str) -> str | None:
     """The URL of `service` in the SDK's environment variables and files (``AWS_ENDPOINT_URL``), which clients
-    go to by themselves where `endpoint_for` has none. For libraries that make clients of their own.
+    go to by themselves where `endpoint_for` has none. For libraries that make their own clients.
 
     Raises:
         OptionError: as `client_for`.
@@ -366,7 +368,7 @@ class _RoleProvider(CredentialProvider):
         def fetch() -> Any:
             try:
                 return fetcher.fetch_credentials()
-            except sdk.BotoCoreError as error:  # lost on the way; a refusal says by itself which call it was
+            except sdk.BotoCoreError as error:  # the connection failed; a refusal names its call
                 set_failed_operation(error, "AssumeRole")
                 raise
             except (KeyError, TypeError, ResponseParserError) as error:  # not what STS answers

@@ -144,7 +144,7 @@ CONNECTION_OPTIONS: tuple[Option[Any], ...] = (
 class ConnectionConfig:
     """The connection options as plain data, which Spark may pickle. Hashable; printed without secrets.
 
-    Timeouts are seconds. None stands for what the SDK's own chain finds.
+    Timeouts are seconds. None means: use what the SDK's own chain finds.
 
     Attributes:
         wire_format: how records are asked for: one of `WIRE_FORMATS`. An option of the source alone.

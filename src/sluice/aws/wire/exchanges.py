@@ -75,7 +75,7 @@ class Exchange:
         _threads.exchange = self._outer
 
     def uses(self, connection: connection.HTTPConnection) -> None:
-        """The exchange goes on over this connection.
+        """Sends and receives the rest of the exchange over this connection.
 
         Raises:
             TimeoutError: the exchange has been ended.
@@ -89,7 +89,7 @@ class Exchange:
                 raise TimeoutError("the request was given up")
 
     def complete(self) -> None:
-        """The answer is there: its connection may be used for others, and nothing ends it any more."""
+        """The answer has arrived: other requests may use its connection, and nothing ends it any more."""
         with self._lock:
             self._is_complete = True
             self._connection = self._socket = None

@@ -1,4 +1,5 @@
-"""The hooks that the library registers with SDK clients: what changes requests and answers on their way.
+"""The hooks that the library registers with SDK clients: they change requests before they are sent, and
+answers before they are parsed.
 
 https://botocore.amazonaws.com/v1/documentation/api/latest/topics/events.html
 """

@@ -1,8 +1,8 @@
 """Finds where the values of records are in a page in CBOR, without decoding them.
 
 In CBOR the length of a value stands before it, so the bounds of all values are found by stepping from head to
-head. The first record of a page shows how the service writes records: names, their order, what else is
-there. All records of a page are taken to be written in this way, which is checked when their values are
+head. The first record of a page shows how the service writes records: the names, their order, and other
+values. All records of a page are taken to be written in this way, which is checked when their values are
 taken. If one is not, nothing is read here, and `sluice.aws.wire.cbor` reads the page item by item.
 """
 

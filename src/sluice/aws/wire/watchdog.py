@@ -76,5 +76,7 @@ _watchdogs: Final[dict[int, Watchdog]] = {}
 
 
 def shared_watchdog() -> Watchdog:
-    """The watchdog of this process. A forked child gets one of its own: threads do not survive a fork."""
+    """The watchdog of this process. A forked child gets its own watchdog, because threads do not survive a
+    fork.
+    """
     return _watchdogs.setdefault(os.getpid(), Watchdog())

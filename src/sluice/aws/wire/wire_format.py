@@ -38,7 +38,8 @@ class CborRequests:
 
     Args:
         wire_format: one of `sluice.aws.calling.connection.WIRE_FORMATS`.
-        endpoint: the URL that the client calls. What is learnt about it holds for all clients of the process.
+        endpoint: the URL that the client calls. All clients of the process share what is learnt about the
+            endpoint.
     """
 
     def __init__(self, wire_format: str, endpoint: str) -> None:

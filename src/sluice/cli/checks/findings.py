@@ -42,7 +42,7 @@ class Finding:
 
     Attributes:
         what: what was checked.
-        status: ``unknown``: it cannot be told without writing. ``warning``: the query runs all the same.
+        status: ``unknown``: only a write could show it. ``warning``: the query runs all the same.
         text: why, or what was found.
         action: the IAM action that the query needs; None where it needs none.
         is_missing: the caller lacks the permission for `action`.

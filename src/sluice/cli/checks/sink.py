@@ -156,7 +156,7 @@ def _s3(findings: Findings, identity: Identity, given: Mapping[str, str]) -> Non
 
     can_list = attempt("ListObjectsV2", "s3:ListBucket", {"Prefix": layout.manifests, "MaxKeys": 1})
     attempt("ListMultipartUploads", "s3:ListBucketMultipartUploads", {"Prefix": layout.root, "MaxUploads": 1})
-    # Neither exists. Only callers who may ask are told so.
+    # Neither exists. Only callers with the permission get that answer.
     upload = {"Key": key, "UploadId": _NO_UPLOAD}
     attempt("AbortMultipartUpload", "s3:AbortMultipartUpload", upload, NoSuchUpload="allowed")
     if can_list:

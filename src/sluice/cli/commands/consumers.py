@@ -248,7 +248,9 @@ def _outcome(
 
 
 def _missing(calls: Calls, arn: ConsumerArn) -> tuple[str, bool]:
-    """A consumer is gone if its stream is there. Otherwise another account or endpoint may have answered."""
+    """Reports a consumer as deleted only if its stream exists. Otherwise another account or endpoint may have
+    answered.
+    """
     try:
         describe_stream(calls, StreamRef(arn.stream, arn.stream_arn))
     except OtherStreamError as error:

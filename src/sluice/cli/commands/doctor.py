@@ -82,7 +82,7 @@ def check_installation(
     """
     yield Finding("Python", f"{platform.python_version()}, {sys.executable}", is_well=True)
     yield _check_sluice()
-    # The one with a JVM; pyspark-client has none, and starts no Python of its own.
+    # The PySpark that has a JVM; pyspark-client has none, and starts no Python.
     spark = _installed("pyspark") or _version_of_home(environment)
     yield _check_pyspark(environment)
     versions = {name: _installed(name) for name in PACKAGES}

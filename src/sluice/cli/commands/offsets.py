@@ -1,4 +1,4 @@
-"""``sluice offsets``: what a checkpoint holds, another place to go on from, and starts from other tools."""
+"""``sluice offsets``: shows a checkpoint's positions, resets them, and imports those of other tools."""
 
 from __future__ import annotations
 

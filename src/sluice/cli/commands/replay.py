@@ -196,7 +196,7 @@ def _send(options: Mapping[str, str], rows: Sequence[Row], columns: Sequence[str
     setup = _sink(options)
     if not rows:
         return 0
-    # A run of its own, so that its letters get new names.
+    # A new run, so that its letters get new names.
     origin = Origin(destination_name(setup.destination), run=f"replay-{uuid.uuid4()}")
     writer = AsyncSinkWriter(
         setup.destination,

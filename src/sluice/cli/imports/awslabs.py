@@ -6,7 +6,7 @@ Spark's offset log holds where a batch *starts* (``KinesisV2SourceOffset``)::
      "shardId-000000000000": {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "4964…",
                               "subSequenceNumber": "-1", "isLast": "true"}}
 
-Where it ended, each task has written beside it, ``sources/<n>/shard-source/<batchId>/<shardId>``
+Where a batch ended, each task writes next to it, as ``sources/<n>/shard-source/<batchId>/<shardId>``
 (``HDFSMetadataCommitter``): the same fields, of one shard. A sub-sequence number is -1 outside aggregated
 records; with ``isLast`` false, user records after it are unread. Finished shards are left out of the next
 batch.

@@ -31,7 +31,7 @@ _DIGEST_OF_NOTHING: Final = "1B2M2Y8AsgTpgAmY7PhCfg=="
 """The MD5 of no bytes at all, as S3 takes it."""
 
 CONCURRENT_REQUESTS: Final = 16
-"""Requests that are under way at a time where many objects are read or uploads completed."""
+"""How many requests are in flight at a time when many objects are read or many uploads completed."""
 
 # Error codes. An answer to HEAD has no body, so its code is the HTTP status.
 _NOT_FOUND: Final = frozenset({"NoSuchKey", "NoSuchUpload", "404"})

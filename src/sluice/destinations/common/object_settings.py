@@ -134,7 +134,7 @@ _HINTS: Final = (
 
 @dataclass(frozen=True)
 class ObjectSettings:
-    """The options as plain data. None stands for what the SDK or the bucket does by itself."""
+    """The options as plain data. None means: what the SDK or the bucket does by default."""
 
     server_side_encryption: str | None = None
     kms_key_id: str | None = None

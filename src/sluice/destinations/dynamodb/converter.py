@@ -230,7 +230,7 @@ class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
 
         def key(values: tuple[Any, ...]) -> Hashable:
             if None in values:
-                return None  # `convert` refuses the row when it comes to it
+                return None  # `convert` refuses the row later
             try:
                 return tuple(canonical(make(value)) for make, value in zip(serializers, values, strict=True))
             except UnsupportedValueError:

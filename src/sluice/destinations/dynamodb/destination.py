@@ -1,7 +1,7 @@
 """DynamoDB: rows become items of a table, in batches, through ``BatchWriteItem``.
 
-Rows that update items or have a condition go through ``TransactWriteItems``: in no other batch of the API
-does an update create an item that is not there.
+Rows that update items or have a condition go through ``TransactWriteItems``: no other batch operation of the
+API has updates that create missing items.
 
 Limits: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_BatchWriteItem.html,
 https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_TransactWriteItems.html

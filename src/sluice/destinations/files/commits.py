@@ -113,7 +113,8 @@ def put_checkpoint(store: Store, layout: Layout, checkpoint: Checkpoint) -> bool
     """
     if not store.put_if_absent(layout.checkpoint(checkpoint.number), checkpoint.to_bytes()):
         return False
-    # A slow process finds the number free again once the next one is there: that was put before.
+    # To a slow process the number may look free because it was used and deleted: then a newer checkpoint
+    # exists.
     if newest_key(store, layout) != layout.checkpoint(checkpoint.number):
         return False
     store.delete(layout.checkpoint(checkpoint.number - 1))

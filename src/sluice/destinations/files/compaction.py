@@ -1,8 +1,8 @@
 """Merges small files of a partition into larger ones.
 
 Only neighbours are merged, in the order in which they were committed, and only files of one query, so that
-what a merged file holds can still be told. A file waits until as much as it holds has come after it: so a row
-is written again each time its file has doubled, and not with each compaction.
+the content of a merged file can still be traced. A file waits until as much as it holds has come after it: so
+a row is written again each time its file has doubled, and not with each compaction.
 """
 
 from __future__ import annotations

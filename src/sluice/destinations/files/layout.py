@@ -52,7 +52,7 @@ _ESCAPED: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 
 @dataclass(frozen=True)
 class EpochKey:
-    """An epoch and its run, as they stand in keys: letters, digits and dashes only.
+    """An epoch and its run, as keys contain them: letters, digits and dashes only.
 
     Attributes:
         query: the id of the streaming query, or `txnAppId`; ``write-<run>`` for any other batch write.

@@ -206,7 +206,7 @@ class LocalStore(Store, Stager):
             return True
         with self._written(key, body) as (temporary, path):
             try:
-                os.link(temporary, path)  # which, unlike a rename, never replaces what is there
+                os.link(temporary, path)  # which, unlike a rename, never replaces an existing file
             except FileExistsError:
                 return False
         return True

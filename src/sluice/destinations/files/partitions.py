@@ -80,7 +80,7 @@ class Partitioning:
             start = end
 
     def _codes(self, batch: pa.RecordBatch) -> tuple[list[str], Any]:
-        """The directories of a batch, each once, and for each row the position of its own."""
+        """The directories of a batch, each once, and for each row the index of its directory."""
         directories = [""]
         codes: Any = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
         for name in self._columns:
@@ -97,7 +97,7 @@ class Partitioning:
 
 
 def _labels(name: str, column: Any) -> tuple[list[str], Any]:
-    """The directory names that a column makes, each once, and for each row the position of its own.
+    """The directory names that a column makes, each once, and for each row the index of its name.
 
     Raises:
         InvalidRecordError: a string is not UTF-8, as keys must be, or has characters that XML has not.

@@ -58,7 +58,7 @@ def finish(  # noqa: PLR0913 - as of `Place`
     all are: a batch write may still be aborted, which undoes what lists name.
 
     Raises:
-        ServiceError: the store refuses another call; the next call goes on.
+        ServiceError: the store refuses another call; the next call of `finish` continues.
     """
     for name in list(store.keys(layout.pending_lists(query))):
         epoch = layout.epoch_of_pending_list(name)

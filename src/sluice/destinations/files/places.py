@@ -30,8 +30,8 @@ def _any_path(text: str) -> str:
     if text.strip().startswith("s3://"):
         return _S3.parse(text)
     if _OTHER_STORES.fullmatch(text.strip()):
-        # pyarrow's HadoopFileSystem.move deletes what is there and renames again; the others have no
-        # condition for a write, and replace what is there, too.
+        # pyarrow's HadoopFileSystem.move deletes an existing file and renames again; the other file systems
+        # have no conditional write, and replace the file, too.
         raise OptionError(
             f"is {text.strip()!r}: a manifest must never replace another one, and pyarrow.fs can only "
             f"replace files there: allowed is {_ALLOWED}"

@@ -3,7 +3,7 @@
 Tables with Hive's ``SymlinkTextInputFormat`` read them, in Athena, Glue and Trino. A list is replaced in
 one step. An epoch adds its files to the lists of its partitions. The first epoch of each run makes all lists
 anew from what is committed, and so do a removal and a compaction of files: what the lists lack for any reason
-is there then. While a compaction is under way, or was killed within the last hour, each epoch does so.
+is there then. While a compaction is in progress, or was killed within the last hour, each epoch does so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ATTEMPTS: Final = 5
 def add_to_symlinks(
     store: Store, layout: Layout, epoch: EpochKey, manifest: Manifest, executor: Callable[[int], Executor]
 ) -> None:
-    """Adds the files of a committed epoch; does nothing if they are there.
+    """Adds the files of a committed epoch; does nothing if they are listed already.
 
     Args:
         store: has the files.

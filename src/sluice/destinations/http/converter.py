@@ -18,7 +18,7 @@ class HttpRowConverter(OneColumnConverter):
     Each document is checked to be JSON: with one that is not, an endpoint would refuse the whole request.
 
     Args:
-        lines: whether a document is a line of its request, and so has no line break of its own.
+        lines: whether a document is a line of its request, so that it must not contain a line break.
     """
 
     DESTINATION = "http"

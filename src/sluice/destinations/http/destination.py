@@ -314,7 +314,7 @@ def _answer_about(answer: Answer, result: RowResult) -> Answer:
 
 
 def _refuse_options_of_aws(values: OptionValues) -> None:
-    """Dead letters in S3 need them, and signatures; an endpoint of one's own does not."""
+    """Dead letters in S3 need them, and so do signatures; a custom endpoint does not."""
     if (values.get(DEAD_LETTER_PATH) or "").startswith("s3://"):
         return
     if is_signed(values):

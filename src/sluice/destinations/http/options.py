@@ -53,7 +53,7 @@ _SECRET: Final = matching("secret", "printable characters of ASCII without space
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 # urllib3 sets these from the request itself.
 _FRAMING: Final = frozenset({"connection", "content-length", "content-encoding", "transfer-encoding"})
-# A word of a secret header from this length on is taken for a secret; "Basic" and "ApiKey" are none.
+# A word of a secret header counts as a secret from this length on; "Basic" and "ApiKey" are shorter.
 _SECRET_WORD: Final = 8
 _SENSITIVE: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 

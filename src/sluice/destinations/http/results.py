@@ -17,7 +17,7 @@ _ACCEPTED_STATUS: Final = 200
 _STATUSES: Final = range(100, 600)
 UNNAMED: Final = "Refused"
 """The code of a row that was refused without one."""
-_MOST_EXACT: Final = 2.0**53  # from here on a float stands for several integers
+_MOST_EXACT: Final = 2.0**53  # larger floats may equal several integers
 
 
 class RowResult(NamedTuple):

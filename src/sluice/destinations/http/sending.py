@@ -40,7 +40,8 @@ class HTTPConnection(TimedConnection):
         except TimeoutError as error:
             if exchange is not None and exchange.was_ended:
                 raise
-            # Of the handshake: urllib3 would call it a timeout of reading, as of an endpoint that is there.
+            # This timeout is the handshake's: urllib3 would report a read timeout, as if the endpoint were
+            # reachable.
             text = f"no TLS connection within {self.timeout:g} s (connectTimeout)"
             raise ConnectTimeoutError(self, text) from error
         if exchange is not None and self.sock is not None:

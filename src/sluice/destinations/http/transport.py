@@ -68,11 +68,11 @@ class Answer(NamedTuple):
 
 
 class NoUsableAnswerError(Exception):
-    """Something is there, but gives no answer that can be used."""
+    """The endpoint answers, but the answer cannot be used."""
 
 
 class TooLargeAnswerError(NoUsableAnswerError):
-    """An answer goes on and on."""
+    """An answer exceeds the size limit."""
 
 
 class SendTimeoutError(NoUsableAnswerError):
@@ -160,7 +160,7 @@ class HttpTransport:
         complete = False
         try:
             if response.status < HTTPStatus.OK:
-                # The answer itself may follow: http.client reads on after 100 alone.
+                # The final answer may follow: http.client skips only status 100.
                 raise UnreadableAnswerError(f"status {response.status} is no answer")
             content = response.read(self.max_answer + 1, decode_content=True)
             exchange.complete()
@@ -196,7 +196,7 @@ class HttpTransport:
         except http.InvalidHeader as error:  # of the answer: those of the request are checked as options
             raise UnreadableAnswerError(error) from error
         except http.ProtocolError as error:
-            # Timeouts of connecting and of reading have classes of their own.
+            # Timeouts of connecting and of reading have separate classes.
             if isinstance(error.args[-1], TimeoutError):
                 raise SendTimeoutError(
                     f"the endpoint has not read the request within {self.read_timeout:g} s (readTimeout)"

@@ -299,7 +299,8 @@ def _start(setup: AgentSetup, link: Link) -> Agent:
     """Makes the agent on the driver host.
 
     Raises:
-        SystemExit: it can't start. The planner has been told why: a traceback here is far from its log line.
+        SystemExit: it can't start. The planner has received the reason: a traceback here would be far from
+            its log line.
     """
     try:
         return Agent(setup, link, assigns_to_workers=setup.agent.on_workers)

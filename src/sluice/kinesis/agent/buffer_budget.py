@@ -6,9 +6,9 @@ these rules no shard starves, and no task waits for a record that waits for spac
 - Seven eighths are for all. A shard that holds something gets no more than it leaves for others (the dynamic
   thresholds of Choudhury and Hahne, 1998): one busy shard may fill half, two may fill a third each.
 - A shard that holds nothing is let in before those that come after it, even where these need less.
-- Where a task waits for the event, space is lent at once: from the last eighth, and up to one event more than
-  there is, also beside an event that is larger than the budget by itself. The buffer gives it back as soon as
-  the task has been sent the event.
+- If a task waits for the event, space is lent at once: from the last eighth, and up to one event more than is
+  free, even if another event alone exceeds the budget. The buffer gives it back as soon as the task has been
+  sent the event.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class BufferBudget:
                 self._let_in()
 
     def close(self, share: Share) -> None:
-        """Withdraws the share's request. What it holds it goes on holding, until it is released."""
+        """Withdraws the share's request. The share keeps the space that it holds until it is released."""
         with self._lock:
             share.is_closed = True
             self._remove(share)

@@ -198,7 +198,7 @@ class Poller:
         log: gives `EncodedPage`.
         start: where the first record comes from.
         space: where pages go.
-        shards: how many shards are polled beside this one, and this one.
+        shards: how many shards are polled, this one included.
         figures: count reads that were refused or repeated.
 
     Attributes:

@@ -115,7 +115,7 @@ class RangeServer:
             _log.warning(
                 "port %d: closed a connection, as a request can't be served: %s", self.address.port, error
             )
-        except Exception:  # noqa: BLE001 - the thread goes on with the next request
+        except Exception:  # noqa: BLE001 - the thread continues with the next request
             _log.exception("port %d: closed a connection, as a request can't be served", self.address.port)
         channel.close()
 

@@ -19,7 +19,7 @@ from sluice.source.logs.stream_log import IteratorStart
 __all__ = ["RangeUnavailable", "ShardBuffer"]
 
 _OVERHEAD: Final = 1024
-"""Bytes that an event takes in memory beside its payload. They count as a part of it."""
+"""Bytes that an event takes in memory in addition to its payload. They count as a part of it."""
 _SMALL: Final = 4096
 """Bytes up to which an event is received before there is space for it: most of these hold no record, and say
 that the shard is at its tip."""

@@ -35,7 +35,7 @@ _SAFE_PART: Final = 0.9
 """A subscription that is further behind than this part of the retention may lose records that expire."""
 
 _ENVELOPE: Final = 100
-"""Bytes of JSON, at least, that a record takes beside its sequence number, partition key and data."""
+"""The fewest bytes of JSON that a record takes in addition to its sequence number, partition key and data."""
 
 
 class EventSource(Protocol):
@@ -157,7 +157,7 @@ class SubscriptionManager:
     def unsubscribe(
         self, split: SplitId, reason: str = "the planner has unsubscribed from the shard"
     ) -> None:
-        """Ends the subscription to a shard, if there is one. Tasks that read from it are told `reason`."""
+        """Ends the subscription to a shard, if there is one. Tasks that read from it receive `reason`."""
         if (subscription := self._subscriptions.pop(split, None)) is not None:
             subscription.close(reason)
 

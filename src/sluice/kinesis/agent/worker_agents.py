@@ -70,10 +70,10 @@ class WorkerAgents:
     to agents that join later, as few as make the numbers equal. None moves that was subscribed to in the last
     6 s: the service would refuse the next subscription, and the shard would be polled all the longer.
 
-    When an agent is gone or has said nothing for 5 s, or shards move from it, the planner is told that the
-    subscriptions to those shards have ended. It then subscribes to them again, from where batches are. An
-    agent that speaks again gets shards as one that has just joined. One that leaves 30 questions in a row
-    unanswered is given up: its link is closed.
+    When an agent is gone or silent for 5 s, or shards move from it, the planner learns that the subscriptions
+    to those shards have ended. It then subscribes to them again, from where batches are. An agent that speaks
+    again gets shards as one that has just joined. One that leaves 30 questions in a row unanswered is given
+    up: its link is closed.
 
     Args:
         report: sends a message to the planner. Called from many threads; does not block.

@@ -30,7 +30,7 @@ def kinesis_calls(
 ) -> Calls:
     """Calls Kinesis Data Streams as a source's options say.
 
-    ``DescribeStreamSummary`` has no options of its own in FLIP-128: it is retried like ``ListShards``.
+    FLIP-128 has no options for ``DescribeStreamSummary``: it is retried like ``ListShards``.
 
     Args:
         config: the options of the source.

@@ -23,7 +23,7 @@ _SPAN: Final = 10 * MICROS_PER_SECOND
 def deal_by_content(ranges: Sequence[SplitRange], most: int) -> list[tuple[SplitRange, ...]]:
     """Deals ranges out to as few tasks as may read them, and to more where these have enough to do.
 
-    A task costs about 50 ms, and writes a file or a request of its own. So there is another one
+    A task costs about 50 ms, and writes its own file or sends its own request. So there is another one
     for every 8 shards or 10,000 records, which take about as long to read, up to the number of cores.
 
     Args:

@@ -47,7 +47,7 @@ _MIN_BATCH_BYTES = 256 * 2**10
 """Small pages are gathered to this size, because a batch of few rows costs as much as one of hundreds."""
 
 _RECORD_OVERHEAD = 100
-"""Bytes that a record takes beside its data, roughly."""
+"""Bytes that a record takes in addition to its data, roughly."""
 
 _BATCH_ROWS = 50_000
 """The most user records in a batch. Each row also has a sequence number and the names of stream and shard."""

@@ -124,7 +124,7 @@ def _start(shard: str, value: Any) -> ShardStart:
         if given is not True:
             raise OptionError(f"has {quoted(given)} as {kind} of shard '{shard}': expected true")
         return Closed() if kind == "SHARD_END" else IteratorStart("TRIM_HORIZON")
-    # A JSON number may have been a double on its way, which loses most of the 56 digits.
+    # A JSON number may have been parsed as a double, which loses most of the 56 digits.
     if not isinstance(given, str) or _SEQUENCE_NUMBER.fullmatch(given) is None:
         raise OptionError(
             f"has {quoted(given)} as sequence number of shard '{shard}': expected a string of digits"
@@ -287,7 +287,7 @@ def shard_position(start: ShardStart, now: int, split: Split | None = None) -> P
 def _positions_by_shard(start: PerShard, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
     splits = list(splits)
     ids = [split.id for split in splits]
-    streams = {split.stream for split in ids}  # which start now; others go on from a checkpoint
+    streams = {split.stream for split in ids}  # which start now; others resume from a checkpoint
     unknown = sorted({split for split in start.positions if split.stream in streams} - set(ids))
     if unknown:
         shown = ", ".join(sorted(split.shard for split in ids if split.stream == unknown[0].stream)[:20])

@@ -57,8 +57,8 @@ _START_INTERVAL: Final = 0.5
 class AgentClient:
     """The `Subscriptions` of a streaming query: those that its agent keeps open.
 
-    Calls come from the planning thread; messages of the agent are handled in a thread of their own, and a
-    third one notices when no messages come. None of them waits for the agent with the lock held.
+    Calls come from the planning thread; a second thread handles messages of the agent, and a third one
+    notices when no messages come. None of them waits for the agent with the lock held.
 
     Args:
         setup: what agents are started with.

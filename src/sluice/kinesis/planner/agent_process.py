@@ -21,10 +21,10 @@ __all__ = ["AgentProcess", "StopSignals", "is_alive"]
 
 
 class AgentProcess:
-    """An agent on the driver host in a process of its own.
+    """An agent process on the driver host.
 
-    It has a session of its own, so that no signal to this process' group reaches it. A signal to each process
-    of the application does; `sluice.kinesis.agent.termination` says what it does then.
+    The process runs in its own session, so that no signal to this process' group reaches it. A signal to each
+    process of the application does; `sluice.kinesis.agent.termination` says what it does then.
 
     Raises:
         OSError: the process can't be started.
@@ -67,7 +67,7 @@ class AgentProcess:
         Takes no lock: signal handlers call it.
 
         Returns:
-            Whether the agent is there.
+            Whether an agent is running.
         """
         with contextlib.suppress(OSError):  # it has died
             return self._stop is not None and os.write(self._stop, STOP) > 0
@@ -149,7 +149,9 @@ class StopSignals:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """A signal ends the process only behind the ``with`` block: what it learns has to be told first."""
+        """A signal ends the process only behind the ``with`` block: what the block learns must be passed on
+        first.
+        """
         self._holding.add(threading.get_ident())
         try:
             yield

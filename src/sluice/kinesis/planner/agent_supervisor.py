@@ -158,7 +158,7 @@ class AgentSupervisor:
                 pid,
                 silence,
             )
-            agent.link.close()  # the thread that receives goes on with `forget`
+            agent.link.close()  # the receiving thread then calls `forget`
 
     def send(self, message: ToAgent) -> None:
         """Sends a message, if an agent runs. The next agent is sent everything anew."""
@@ -199,7 +199,7 @@ class AgentSupervisor:
             agent.process.close()
 
     def _record_failed_start(self, problem: str) -> None:
-        """Logs a problem once, however often it comes again: attempts go on for as long as the query runs."""
+        """Logs a problem once, however often it occurs: attempts continue for as long as the query runs."""
         self._failed_starts += 1
         if problem == self._known_problem:
             return

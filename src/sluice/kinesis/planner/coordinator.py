@@ -56,7 +56,7 @@ class SourceCoordinator(Coordinator):
     This one polls. `KinesisSource.create_coordinator` makes the one that the options ask for.
     """
 
-    # The record publisher (FLIP-128) that agents stand for.
+    # The record publisher (FLIP-128) that agents implement.
     _publisher: ClassVar[Literal["efo", "polling"]] = "efo"
 
     def __init__(
@@ -89,7 +89,7 @@ class SourceCoordinator(Coordinator):
     def figures(self) -> dict[str, Any]:
         """What was read since this run of the query began, for Spark's progress reports.
 
-        ``sluice.metrics`` reads it, and ``docs/monitoring.md`` describes it. Figures of tasks that have not
+        ``sluice.metrics`` reads it, and ``docs/operate.md`` describes it. Figures of tasks that have not
         reported are missing: compare ``tasks`` with ``reportedTasks``. Spark asks when it has planned a
         batch, before tasks run, so the batch of ``batchRecords`` is the one before. ``at`` is in milliseconds
         since the epoch.
@@ -143,8 +143,8 @@ class SourceCoordinator(Coordinator):
         """Ends the enumerator, and the agent where there is one.
 
         Args:
-            is_disconnected: Spark has closed its connection to this process. If the driver lives on, it has
-                stopped the query, although its signal may come too late: then the consumers that the query
+            is_disconnected: Spark has closed its connection to this process. If the driver is still alive, it
+                has stopped the query, although its signal may be late: then the consumers that the query
                 registered are deregistered. If the driver has died, they stay for its restart.
         """
         super().close(is_disconnected=is_disconnected)

@@ -101,7 +101,7 @@ class FanOutCoordinator(AgentCoordinator):
         self._agent.close()
 
     def _look_at_consumers(self) -> None:
-        """Registers consumers again that somebody has deleted, beside planning: no agent notices it."""
+        """Registers deleted consumers again, in parallel to planning: no agent notices them."""
         now = self._clock()
         if now >= self._next_look and not (self._looking and self._looking.is_alive()):
             self._next_look = now + _LOOK_INTERVAL

@@ -142,7 +142,7 @@ class ShardSubscription:
         return after is not None and (before is None or after >= before)
 
     def is_left_behind(self, position: Position) -> bool:
-        """Whether it has gone on for 10 s with a backlog that polling has read.
+        """Whether it has had a backlog for 10 s that polling has already read.
 
         Then another subscription, from `position` on, gets to new records sooner.
         """

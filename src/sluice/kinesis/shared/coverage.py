@@ -50,7 +50,7 @@ class Coverage:
             self._lowest = int(number) - 1
 
     def advance_to(self, number: int) -> None:
-        """Batches have come to the record `number`: positions before it are not covered any more."""
+        """Batches have reached the record `number`: positions before it are not covered any more."""
         self._batches_at = number if self._batches_at is None else max(self._batches_at, number)
 
     def discard(self, number: int) -> None:

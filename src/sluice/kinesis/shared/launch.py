@@ -84,7 +84,7 @@ class AgentSetup:
 
 @dataclass(frozen=True)
 class WorkerAgentSetup(AgentSetup):
-    """The first message to an agent on a worker host. Its place is its address on the way to the hub.
+    """The first message to an agent on a worker host. Its place is the address from which it reaches the hub.
 
     Attributes:
         hub: the agent on the driver host, which it joins.

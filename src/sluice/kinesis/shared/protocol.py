@@ -82,8 +82,8 @@ class Subscribe(msgspec.Struct, tag=True, frozen=True):
     """Planner to agent: subscribe to a shard, in place of any earlier subscription to it.
 
     Attributes:
-        generation: comes back in every message about this subscription. The planner ignores messages that
-            are still on their way from an earlier one.
+        generation: comes back in every message about this subscription. The planner ignores messages of an
+            earlier generation that are still in flight.
     """
 
     split: SplitId

@@ -61,7 +61,7 @@ class FrameReader:
         self._headers: dict[bytes, Mapping[str, Any]] = {}
 
     def next(self) -> Frame | None:
-        """Blocks until the next message is there. Returns None where the stream ends between two messages.
+        """Blocks until the next message has arrived. Returns None where the stream ends between two messages.
 
         Raises:
             TruncatedStreamError: the stream ends inside a message.

@@ -1,7 +1,7 @@
 """Decodes the events of a subscription (``SubscribeToShardEvent``), and pages of ``GetRecords``.
 
-An agent that polls passes on pages as one that subscribes passes on events. The two differ in where to read
-on: an event names a sequence number, and a page an iterator.
+An agent that polls passes on pages as one that subscribes passes on events. The two differ in how to
+continue: an event names a sequence number, and a page an iterator.
 
 The same event is read in two ways. An agent, which passes it on, reads its head: what the event says, without
 keys and data. A task reads the whole event as a page, as polling would have brought it. Events are in JSON or
@@ -35,8 +35,8 @@ class EventHead(msgspec.Struct):
     Attributes:
         numbers: the sequence numbers of the records, in order.
         arrivals: when each of these records arrived (microseconds).
-        continuation: where to read on: ``ContinuationSequenceNumber`` of an event, ``NextShardIterator`` of a
-            page; None where the service gave none.
+        continuation: where to continue reading: ``ContinuationSequenceNumber`` of an event,
+            ``NextShardIterator`` of a page; None where the service gave none.
         millis_behind: how far the end of the event is from the tip of the shard (milliseconds). Only 0 means
             the tip.
         has_ended: the shard is closed, and this is its last event.

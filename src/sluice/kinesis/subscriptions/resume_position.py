@@ -1,4 +1,4 @@
-"""How far a shard's records have been handed out, and where another subscription may go on."""
+"""How far a shard's records have been handed out, and where another subscription may resume."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ResumePosition:
         return fresh
 
     def starts(self, now: float) -> list[IteratorStart]:
-        """Starting positions of a subscription that goes on here, best first. There is at least one."""
+        """Starting positions of a subscription that resumes here, best first. There is at least one."""
         if self._stated_at is None:
             return [self._start]
         age = self._millis_behind / 1000 + now - self._stated_at

@@ -180,7 +180,7 @@ class Subscribing:
 
 
 def _error_of(frame: Frame) -> ClientError:
-    """The error that a message stands for, as the SDK raises it for an answer."""
+    """The error in a message, as the SDK raises it for an answer."""
     headers = frame.headers
     code = headers.get(":exception-type") or headers.get(":error-code") or "Unknown"
     message = headers.get(":error-message")

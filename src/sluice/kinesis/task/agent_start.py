@@ -1,6 +1,6 @@
 """Starts the agent of a worker host, by the first task there that finds none.
 
-A host is known by an address: the one that it has on its way to the agent on the driver host. Its agent
+A host is identified by the address from which it reaches the agent on the driver host. Its agent
 listens there. No host is asked for its name, which need not resolve, and may mean the same loopback address
 everywhere.
 """
@@ -40,7 +40,7 @@ _ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 
 
 def address_towards(host: str) -> str:
-    """This host's address on its way to another one. Nothing is sent.
+    """The address of this host from which it reaches another one. Nothing is sent.
 
     The address that Spark was given (``SPARK_LOCAL_IP``) comes first, if one can get there from it.
 

@@ -32,7 +32,7 @@ class FanOutCursors:
     from a subscription of the task's own.
 
     Args:
-        task: whose ranges they read. Its figures are told of consumers that another reader has taken over.
+        task: whose ranges they read. It learns which consumers another reader has taken over.
     """
 
     def __init__(self, config: SourceConfig, assignment: FanOutAssignment, task: ReadTask) -> None:

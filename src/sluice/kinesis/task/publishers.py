@@ -1,4 +1,4 @@
-"""Record publishers of a task: one reads from an agent, one from a subscription of its own."""
+"""Record publishers of a task: one reads from an agent, the other subscribes itself."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AgentRecordPublisher:
 
     Args:
         address: the agent that subscribes to the range's shard.
-        position: where to read on: the start of the range, or behind it.
+        position: where to continue reading: the start of the range, or behind it.
         max_wait: seconds without an event after which the agent says that it can't serve the range.
         recoveries: as that of `FanOutAssignment`.
         pool: gives the connection, and gets it back where the agent has sent its whole answer.
@@ -190,7 +190,7 @@ class SubscriptionRecordPublisher:
 
     Args:
         arn: of the consumer.
-        position: where to read on: the start of the range, or behind it.
+        position: where to continue reading: the start of the range, or behind it.
         on_taken_over: called if another reader subscribes with the consumer meanwhile.
     """
 

@@ -65,7 +65,7 @@ class DeadLetterQueue(Protocol):
     """Takes the dead letters of one task. Used by one thread at a time."""
 
     def add(self, dead_letter: DeadLetter) -> None:
-        """Takes a dead letter; may keep it in memory, within bounds of its own."""
+        """Takes a dead letter; may keep it in memory, up to the queue's own limits."""
 
     def flush(self) -> None:
         """Returns when all dead letters so far are on durable storage."""

@@ -39,7 +39,7 @@ class Pace:
     A request that is accepted as a whole raises the pace only if it had to wait for the pace. A sender
     without rows, or one that waits for answers, learns nothing from being accepted.
 
-    Each method is told the time, in seconds of one monotonic clock.
+    Each method gets the time, in seconds of one monotonic clock.
 
     Args:
         rate: entries a second to begin with.

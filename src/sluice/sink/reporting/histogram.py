@@ -39,7 +39,7 @@ class Histogram:
     def record(self, seconds: float) -> None:
         """Adds a duration; a negative one counts as 0."""
         seconds = max(0.0, seconds)
-        # Rounding may put a value that is a power of the base into the bucket beside its own: that is within
+        # Rounding may put a value that is a power of the base into the neighbouring bucket: that is within
         # the error of both.
         bucket = math.ceil(math.log2(min(max(seconds, _SHORTEST), _LONGEST)) * _BUCKETS_TO_DOUBLE) - 1
         self.count += 1

@@ -131,7 +131,7 @@ class PlainSchema:
 def schema_of_rows(schema: pa.Schema) -> StructType:
     """PySpark's schema for an Arrow schema; one of names and types alone where PySpark has none.
 
-    So it is where there is no PySpark, as beside the command ``sluice``, and for types that Spark lacks.
+    That is the case without PySpark, as for the command ``sluice``, and for types that Spark lacks.
     """
     try:
         # It takes a second, and only a writer without Spark needs it.

@@ -43,7 +43,7 @@ _ITERATED: Final = ("convert", "unpacked", "prepare_commit")
 
 
 def load_object(name: str) -> Any:
-    """Imports the object that ``package.module:Name`` stands for; ``Name`` may have dots.
+    """Imports the object that ``package.module:Name`` names; ``Name`` may have dots.
 
     Raises:
         ImportError: there is no such module.

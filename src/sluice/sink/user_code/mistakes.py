@@ -95,8 +95,8 @@ def checked_entries(returned: Iterable[EntryT], converter: object, name: str) ->
     """The entries that `convert` returned. Raises where StopIteration is no end, but a mistake.
 
     `map` and `filter` pass on what makes an entry raises, and all rows from there on would be lost without an
-    error. A generator makes a RuntimeError of it. What swallows it inside, as `list` and `chain` do, cannot
-    be told.
+    error. A generator makes a RuntimeError of it. Code that swallows it inside, as `list` and `chain` do,
+    cannot be detected.
 
     Args:
         returned: by `convert`.

@@ -139,7 +139,7 @@ class RequestLoop(Generic[JobT, ResultT]):
         loop.call_soon_threadsafe(loop.call_soon, self._cancel, job)
 
     def close(self, patience: float) -> int:
-        """Waits for the jobs that are running, and then cancels them. The loop goes on until `end`.
+        """Waits for the jobs that are running, and then cancels them. The loop runs until `end`.
 
         Args:
             patience: how long jobs are waited for, in seconds.

@@ -1,6 +1,6 @@
 """The decisions of the async sink: what to send, when to wait, what to send again, when to give up.
 
-No threads, no clock, no I/O: every method is told the time. The writer adds threads and time, and calls
+No threads, no clock, no I/O: every method gets the time. The writer adds threads and time, and calls
 the scheduler from one thread at a time.
 """
 
@@ -110,7 +110,7 @@ class SinkScheduler(Generic[EntryT]):
         self._retry_after_until = -math.inf  # the destination asks for no request until then
         self._outage = Outage()
         self._next_try = math.inf
-        # No entry that was refused is overdue before, or a look at all of them would have found it.
+        # No refused entry is overdue before this time, or the last pass over all of them would have found it.
         self._overdue_at = math.inf
         self._last_cause = RefusalCause("", "")
         self._standstill = Standstill(name)
@@ -206,7 +206,7 @@ class SinkScheduler(Generic[EntryT]):
         missing = [*failed, *rejected]
         self.figures.records += request.records - self._records(_entries(missing))
         self.figures.bytes += request.batch.size - sum(item.size for item in missing)
-        # Rejected entries are no sign of load: the strategy is told only of those that are sent again.
+        # Rejected entries are no sign of load: the strategy learns only of entries that are sent again.
         throttled = throttled_by_codes(result.codes, len(failed), self._is_throttling)
         self._report_to_strategy(request, len(failed), throttled, ended_at)
         if rejected:
@@ -254,7 +254,7 @@ class SinkScheduler(Generic[EntryT]):
             self.failure = failure
 
     def abandon(self) -> None:
-        """The writer is closed: the strategy will not be told the outcome of requests in flight."""
+        """The writer is closed: the strategy will not learn the outcome of requests in flight."""
         given_up = self._in_flight or self.failure is not None
         if given_up and self._strategy.forget_in_flight is not None:
             self._strategy.forget_in_flight()
@@ -440,7 +440,7 @@ class SinkScheduler(Generic[EntryT]):
         *,
         skip_pause: bool = False,
     ) -> None:
-        """Queues entries again, in their order: to be sent next, or after a pause of their own.
+        """Queues entries again, in their order: to be sent next, or after their pause.
 
         With `skip_pause` an entry that is refused for the first time is sent again at once: against load, the
         pace of the strategy helps. `complete` sets it if all that an answer refuses was refused for load.

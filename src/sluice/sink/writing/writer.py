@@ -214,7 +214,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         Requests in flight are waited for, up to ``request_timeout`` and at most a minute. Otherwise they
         might be executed after those of the task's next attempt, and write old rows over new ones.
 
-        May be called several times, and after any failure. Everything is closed, whatever fails on the way.
+        May be called several times, and after any failure. Closes everything, even if a step fails.
 
         Raises:
             Exception: what failed first.

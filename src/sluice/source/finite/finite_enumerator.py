@@ -232,8 +232,8 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
                 del positions[split_id]
 
     def _with_ends(self, splits: Sequence[FiniteSplit]) -> Iterator[FiniteSplit]:
-        """Yields the splits that are there, after asking for the ends of `_AT_ONCE` at a time: each may take
-        a request.
+        """Yields the listed splits, after asking for the ends of `_AT_ONCE` at a time: each may take a
+        request.
         """
         if sum((split.id, split.version) not in self._ends for split in splits) <= 1:
             yield from filter(self._has_ends, splits)

@@ -24,19 +24,18 @@ __all__ = ["SplitSource"]
 _log = logging.getLogger(__name__)
 
 TASK_BYTES: Final = 128 * 2**20
-"""Bytes that one task reads, at most, if it reads several ranges; Spark's file sources have the same
-limit."""
+"""The most bytes for one task that reads several ranges; Spark's file sources have the same limit."""
 
 
 class SplitSource(Source):
     """A source of finite splits. New ones are found while a streaming query runs.
 
-    To be implemented: `from_options`, `schema`, `list_splits` and `read_range`. Spark's offset log says which
+    Implement `from_options`, `schema`, `list_splits` and `read_range`. Spark's offset log records which
     splits are done.
 
     Attributes:
-        FORGETS_AFTER: seconds after which a split that is done, and not listed any more, is left out of the
-            offset log, which it would make longer for good. If it is listed again, it is read again. None:
+        FORGETS_AFTER: seconds after which the offset log drops a split that is done and no longer listed, so
+            that the log does not grow for ever. If such a split is listed again, it is read again. None:
             never.
     """
 
@@ -46,26 +45,26 @@ class SplitSource(Source):
 
     @abstractmethod
     def list_splits(self) -> Sequence[FiniteSplit]:
-        """All splits there are now, in the order to read them.
+        """All existing splits, in the order to read them.
 
-        Called every ``splitDiscoveryInterval``, and for each batch that goes on in a split.
+        Called every ``splitDiscoveryInterval``, and for each batch that continues in a split.
         """
 
     @abstractmethod
     def read_range(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
         """The rows of a part of a split, with the source's schema. Called in tasks, from several threads.
 
-        A `ServiceError` that is retryable makes it be called again, for ``readRetryDuration``. The rows that
-        it has given are left out then, so it gives the same rows each time.
+        After a retryable `ServiceError` it is called again, for up to ``readRetryDuration``. It must then
+        return the same rows in the same order, because Sluice skips those that it has already read.
         """
 
     def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
         """Where ranges of a split may end, in order. The last one is the end of the split; its position does
         not matter. If there is none, the split is one range.
 
-        By default a split is read as a whole. Several tasks read a split with several ends side by side, and
-        a batch with limits may take some of its ranges. Called once for every split, when it is planned, from
-        several threads.
+        By default a split is read as a whole. If a split has several ends, several tasks may read it in
+        parallel, and a batch with limits may take some of its ranges. Called once for every split, when it is
+        planned, from several threads.
         """
         return (SplitEnd(None, split.size, split.records),)
 
@@ -76,7 +75,7 @@ class SplitSource(Source):
         return FiniteSplitEnumerator(self)
 
     def deal(self, ranges: Sequence[FiniteRange]) -> list[tuple[FiniteRange, ...]]:
-        """Deals ranges out in their order: to a task at most `TASK_BYTES`, and ``splitsPerTask`` ranges."""
+        """Distributes ranges in order: at most `TASK_BYTES` and ``splitsPerTask`` ranges for each task."""
         tasks: list[list[FiniteRange]] = []
         room = 0
         for each in ranges:
@@ -88,7 +87,7 @@ class SplitSource(Source):
         return [tuple(task) for task in tasks]
 
     def create_reader(self) -> SplitReader[FiniteRange]:
-        """Reads with `read_range`, and tells what is lost."""
+        """Reads with `read_range`, and reports data loss."""
         return _RangeReader(self)
 
 

@@ -1,4 +1,4 @@
-"""Splits that end, such as files: what a source lists, and the parts of them that tasks read."""
+"""Splits that end, such as files, and the ranges of them that tasks read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["FiniteRange", "FiniteSplit", "SplitEnd"]
 
 @dataclass(frozen=True)
 class FiniteSplit:
-    """A split as a source lists it. What it holds never changes.
+    """A split as a source lists it. Its content never changes.
 
     Attributes:
-        id: what tells it from all other splits, also from those that are not listed any more.
-        size: bytes, about; what ``maxBytesPerTrigger`` counts. 0: not known.
-        records: how many; what ``maxRecordsPerTrigger`` counts. None: not known, and it counts as one batch.
-        version: text that differs if the split was replaced, such as an ETag, or size and time. A split that
-            changes after a part of it was planned is a data loss.
+        id: unique among all splits, including those that are no longer listed.
+        size: approximate bytes, for ``maxBytesPerTrigger``. 0: not known.
+        records: their number, for ``maxRecordsPerTrigger``. None: not known; the split then fills a batch.
+        version: text that differs if the split was replaced, such as an ETag, or size and time. If a split
+            changes after a part of it was planned, Sluice reports a data loss.
     """
 
     id: str
@@ -48,8 +48,8 @@ class FiniteRange:
         split: its id.
         start: where it starts: the position of a `SplitEnd`; None: at the start of the split.
         end: where it ends; None: at the end of the split.
-        version: that of the split when it was planned. `SplitSource.read_range` raises `FileNotFoundError`
-            where what it opens has another one.
+        version: that of the split when it was planned. `SplitSource.read_range` raises `FileNotFoundError` if
+            the split that it opens has another version.
         size: bytes, about.
     """
 

@@ -1,4 +1,4 @@
-"""Checks what a log answers, as a log that gives records out of order would be misread silently."""
+"""Checks the answers of a log: without the checks, records out of order would be misread silently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.source.model.splits import Split, SplitId
 __all__ = ["CheckedLog"]
 
 _LISTING_INTERVAL: Final = 1.0
-"""Seconds between two listings of a task that looks whether its split is closed."""
+"""Seconds between two listings of a task that waits for its split to be closed."""
 
 
 ResultT = TypeVar("ResultT")
@@ -28,8 +28,8 @@ ResultT = TypeVar("ResultT")
 class CheckedLog(StreamLog):
     """A `StreamLog` whose answers are checked. Its iterators also hold the last number that was read.
 
-    Threads may share it: one at a time calls a log that is not thread-safe, and none calls a closed log.
-    Where a log's closed splits end at their tips, the page at the tip of such a split has no iterator here.
+    Threads may share it: it calls a log that is not thread-safe from one thread at a time, and never calls a
+    closed log. If a log's closed splits end at their tips, the page at such a tip has no iterator here.
 
     Args:
         log: the service.
@@ -89,7 +89,7 @@ class CheckedLog(StreamLog):
         return self._ask(self._log.is_complete_from, split, start)
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
-        """Raises SourceRuleError where records do not rise, or come again, or the tip is passed."""
+        """Raises SourceRuleError if records are out of order or repeated, or come from behind the tip."""
         last, _, inner = iterator.partition("|")
         is_closed = split in self._closed  # since before the page was read: no record follows it
         page = self._ask(self._log.get_records, split, inner, limit)
@@ -120,7 +120,9 @@ class CheckedLog(StreamLog):
             return method(*args)
 
     def _look_whether_closed(self, split: SplitId) -> None:
-        """In a task, which lists no splits, an empty page may be the end of a split that is planned to it."""
+        """Tasks list no splits, so for a task an empty page may be the end of a split that is planned to its
+        end.
+        """
         if time.monotonic() < self._next_listing:
             return
         splits = {each.id: each for each in self._ask(self._log.list_splits, split.stream)}
@@ -129,7 +131,7 @@ class CheckedLog(StreamLog):
         self._next_listing = time.monotonic() + _LISTING_INTERVAL
 
     def _check_names(self, split: Split) -> None:
-        """Names that are no text come back from the offset log as others, so nothing would be read."""
+        """Names that are not text change in the offset log, so nothing would be read."""
         if not all(isinstance(name, str) for name in split.id):
             self._reject(split.id, f"the names of splits are text; it is {tuple(split.id)!r}")
         parents: Any = split.parents  # text is a sequence of names, too: of one letter each

@@ -1,4 +1,4 @@
-"""Reads a split on from a position: opens and re-opens iterators, and checks that they start there.
+"""Reads a split from a position: opens and re-opens iterators, and checks that they start there.
 
 Planner and tasks both read through a `Cursor`, so both notice when the service starts after the position
 because the records there have expired.
@@ -43,7 +43,7 @@ class Cursor:
 
     Args:
         log: the service.
-        data_loss: told when the record that the position names is missing.
+        data_loss: notified if the record that the position names is missing.
         split: the split to read.
         position: where to start.
     """
@@ -65,7 +65,7 @@ class Cursor:
             limit: records to ask for.
 
         Raises:
-            DataLossError: records after the position are gone, and the query has to fail on data loss.
+            DataLossError: records after the position are lost, and ``failOnDataLoss`` is true.
             ServiceError: the call failed, and retries did not help.
         """
         asked_at = self._log.server_time()
@@ -85,17 +85,17 @@ class Cursor:
         is_tip = page.millis_behind == 0 and len(page.records) < limit and page.next_iterator is not None
         unread = self._take(page)
         if is_tip and isinstance(self.position, After):
-            # The answer is about some moment since it was asked for; waits and retries may have come before.
+            # The answer may describe any moment since the request; waits and retries may have preceded it.
             self.position = replace(self.position, caught_up_at=asked_at)
         return unread
 
     @property
     def is_pushed(self) -> bool:
-        """Whether pages come by themselves. If they do, there is no need to pause between two pages."""
+        """Whether the service pushes pages. If so, there is no need to pause between two pages."""
         return False
 
     def close(self) -> None:
-        """Releases what the service holds for this cursor."""
+        """Releases the service's resources for this cursor."""
 
     def at(self, position: Position) -> Cursor:
         """A new cursor of the same split at another position. It polls."""
@@ -117,7 +117,7 @@ class Cursor:
         try:
             page = self._log.get_records(self.split, self._iterator, limit)
         except ServiceError as error:
-            # A stream that was created again may call an iterator of the one before invalid.
+            # A stream that was created again may reject an iterator of its predecessor as invalid.
             is_of_another = error.invalid_argument and not is_new
             if not (error.expired_iterator or is_of_another):
                 raise
@@ -140,7 +140,7 @@ class Cursor:
             # The number may belong to no record of this shard: the first page from the horizon shows
             # whether it does. If the shard itself is missing, this call fails as well.
             iterator = self._log.get_iterator(self.split, IteratorStart("TRIM_HORIZON"))
-            # A time names no record, so no page shows whether it is there.
+            # A time names no record, so no page shows whether the records since then are still stored.
             if isinstance(self.position, AtTime) and not self._log.is_complete_from(self.split, start):
                 self._data_loss.report(f"{error}, so records after the start of the query may be gone")
             return iterator
@@ -158,8 +158,8 @@ class Cursor:
             self._data_loss.report_missing_record(self.split, self.position, oldest)
 
     def _is_doubtful(self, page: Page) -> bool:
-        """Whether the first page of an iterator is empty and says that it is at the tip, though a record has
-        to follow. No document rules out that a record follows nevertheless, so the next page is asked, too.
+        """Whether the first page of an iterator is empty and claims to be at the tip, although a record has
+        to follow. No document says that none can follow, so the next page is read, too.
         """
         is_empty_tip = not page.records and page.next_iterator is not None and page.millis_behind == 0
         return is_empty_tip and not self._is_verified and not self._has_doubted

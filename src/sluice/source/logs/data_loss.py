@@ -1,9 +1,9 @@
-"""Decides whether a gap lost records, and what is done about a loss (option ``failOnDataLoss``).
+"""Decides whether a gap lost records, and whether a loss fails the query (option ``failOnDataLoss``).
 
-Kinesis does not refuse an iterator for a record that has expired: it starts silently at the oldest record it
-still has. A reader therefore asks for a record that it knows, and checks that this record comes first. If
-the record is missing, hints in the offsets often prove that no record followed it; where they do not,
-records may be lost.
+If a record has expired, Kinesis accepts an iterator for it and silently starts at the oldest record that it
+still has. A reader therefore asks for a record that it knows, and checks that this record comes first. If the
+record is missing, hints in the offsets often prove that no record followed it. If they do not, records may be
+lost.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["DataLossPolicy"]
 _log = logging.getLogger(__name__)
 
 _START_GRACE = 3600 * MICROS_PER_SECOND
-"""For how long after the start of a query the oldest records may expire without being a loss (microseconds).
+"""For how long after the start of a query expired records do not count as a loss (microseconds).
 
 A query that starts at the oldest record is about to lose it: records expire while it is being planned."""
 
 
 @dataclass(frozen=True)
 class DataLossPolicy:
-    """Raises `DataLossError` for a loss, or logs it and lets the reader go on with the oldest record.
+    """Raises `DataLossError` for a loss, or logs it and lets the reader resume at the oldest record.
 
     Attributes:
         log: asked for the retention of streams.
@@ -63,7 +63,8 @@ class DataLossPolicy:
         """Reports that a stream is another one of the same name.
 
         Args:
-            before, now: when the stream of the offsets was created, and the one that is there (microseconds).
+            before, now: when the stream of the offsets was created, and when the existing one was
+                (microseconds).
 
         Raises:
             DataLossError: as in `report`.
@@ -75,10 +76,10 @@ class DataLossPolicy:
         )
 
     def report_missing_record(self, split: SplitId, position: After | AtHorizon, found: str | None) -> None:
-        """Reports that the record which `position` names is gone, unless no record can have followed it.
+        """Reports that the record which `position` names is missing, unless no record can have followed it.
 
         Args:
-            found: the oldest sequence number there is now; None where the split holds no record.
+            found: the oldest existing sequence number; None if the split holds no record.
 
         Raises:
             DataLossError: as in `report`.
@@ -96,7 +97,7 @@ class DataLossPolicy:
         )
 
     def check_start(self, split: SplitId, position: Position, caught_up_at: int | None) -> None:
-        """Reports a start from which records may have expired unread, where no record shows that none has.
+        """Reports a start from which records may have expired unread, if no record proves the opposite.
 
         Args:
             caught_up_at: an instant (microseconds) at which no record followed `position`. No record is lost
@@ -126,7 +127,7 @@ class DataLossPolicy:
 
         Args:
             retention: for how long the stream keeps records now (microseconds).
-            logged: what was known when the positions were logged; taken where nothing is known yet.
+            logged: the expiry when the positions were logged; used if nothing is known yet.
         """
         known = self.expiry.get(stream) or logged or Expiry(retention, 0)
         self.expiry[stream] = known.at(self.now(), retention)

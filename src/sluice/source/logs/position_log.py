@@ -17,13 +17,13 @@ __all__ = ["PositionLog"]
 class PositionLog(StreamLog):
     """A log that is read from numbers, without iterators.
 
-    To be implemented: `list_splits`, `bounds` and `read`; `find_time` where the service can. A record's
-    ``sequence_number`` is its number as text. Numbers may have gaps; those of records that expire or are
-    deleted behind a position that was read count as lost. A split that `list_splits` gives with an
-    ``ending_sequence`` gets no records any more, and ends where `bounds` says.
+    Implement `list_splits`, `bounds` and `read`; also `find_time` if the service supports it. A record's
+    ``sequence_number`` is its number as text. Numbers may have gaps. If records after the last read position
+    expire or are deleted, they count as lost. If `list_splits` returns a split with an ``ending_sequence``,
+    the split gets no more records, and ends where `bounds` says.
 
     Attributes:
-        seeks_by_time: set it to True where `find_time` is implemented.
+        seeks_by_time: set it to True if `find_time` is implemented.
     """
 
     seeks_by_time = False
@@ -32,7 +32,7 @@ class PositionLog(StreamLog):
 
     @abstractmethod
     def bounds(self, split: SplitId) -> tuple[int, int]:
-        """The number of the oldest record that is left, and the number that the next new record will get.
+        """The number of the oldest remaining record, and the number that the next new record will get.
 
         Raises:
             ServiceError: with ``missing``, if there is no such split.
@@ -40,10 +40,10 @@ class PositionLog(StreamLog):
 
     @abstractmethod
     def read(self, split: SplitId, number: int, limit: int) -> tuple[Sequence[Any], int]:
-        """At most `limit` records from `number` on, and the number to read on from.
+        """At most `limit` records from `number` on, and the number to continue from.
 
-        No records, and a larger number, say that those in between hold no record. No records and the same
-        number say that none has come yet; the call may wait for some, for a second at most.
+        No records and a larger number mean that the numbers in between have no records. No records and the
+        same number mean that none has arrived yet; the call may wait for records, for up to a second.
         """
 
     def find_time(self, split: SplitId, instant: int) -> int | None:

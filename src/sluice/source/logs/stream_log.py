@@ -31,14 +31,13 @@ __all__ = [
 _SHARD_RATE: Final = 2 * 2**20
 """Bytes a second that Kinesis lets all polling consumers of a shard read together."""
 _LONGEST_REFUSAL: Final = 5.0
-"""Seconds for which Kinesis refuses reads after a page, at most."""
+"""The longest time (seconds) for which Kinesis refuses reads after a page."""
 
 
 class AnyRecord(Protocol):
     """One record as the service stores it, before deaggregation.
 
-    Where a source's records are something else, they have ``size`` (bytes, about) in place of the last two;
-    see `ValueRecord`.
+    Records of other sources have ``size`` (approximate bytes) in place of the last two; see `ValueRecord`.
 
     Attributes:
         sequence_number: its position in the split. Digits alone compare as a number; other text, of at most
@@ -67,11 +66,11 @@ class Record(NamedTuple):
 
 
 class ValueRecord(NamedTuple):
-    """A record that holds anything, in place of an `AnyRecord`.
+    """A record with any value, in place of an `AnyRecord`.
 
     Attributes:
-        value: what `sluice.source.LogSource.to_record_batch` makes a row of.
-        size: bytes, about; what ``maxBytesPerTrigger`` counts.
+        value: the input of `sluice.source.LogSource.to_record_batch` for a row.
+        size: approximate bytes, for ``maxBytesPerTrigger``.
     """
 
     sequence_number: str
@@ -96,9 +95,9 @@ class Page:
     Attributes:
         records: `AnyRecord` or `ValueRecord`, in the order of their sequence numbers. A page without records
             may come anywhere in a split.
-        next_iterator: where to read on; None at the end of a closed split.
-        millis_behind: how far the end of the page is from the tip (milliseconds); 0 at the tip alone.
-        size: bytes of data, about; 0 where that is not known.
+        next_iterator: where to continue reading; None at the end of a closed split.
+        millis_behind: how far the end of the page is from the tip (milliseconds); 0 only at the tip.
+        size: approximate bytes of data; 0 if not known.
     """
 
     records: Sequence[Any]
@@ -108,7 +107,8 @@ class Page:
 
     @property
     def cost(self) -> float:
-        """Seconds after which a shard may surely be read again. 0 if the page's size is not known.
+        """Seconds after which the service surely accepts another read of the shard. 0 if the page's size is
+        not known.
 
         "If a call returns [10 MiB], subsequent calls made within the next 5 seconds throw
         ProvisionedThroughputExceededException."
@@ -122,9 +122,9 @@ class StreamInfo:
     """What identifies a stream, and how long it keeps records.
 
     Attributes:
-        created: when it was created (microseconds). A later stream of the same name has another value. 0
-            where that is not known.
-        retention: for how long it keeps records (seconds). By default, for longer than any query runs.
+        created: when it was created (microseconds). A later stream of the same name has another value. 0 if
+            not known. retention: for how long it keeps records (seconds). By default, for longer than any
+            query runs.
     """
 
     name: str
@@ -148,25 +148,26 @@ class IteratorStart:
 class StreamLog(ABC):
     """A service that keeps streams as ordered, sharded logs.
 
-    The process that plans has one log: up to 64 threads named ``sluice-planner`` read splits and list them. A
+    The planning process has one log: up to 64 threads named ``sluice-planner`` read splits and list them. A
     task has a log for each range, which one thread named ``sluice-fetch`` reads, or one for all its ranges
     (see `LogSource.open_task`). Threads call a log one at a time, unless it `is_thread_safe`.
 
-    Errors are `sluice.errors.ServiceError`, whose attributes say what to make of them: ``missing`` (the split
+    Raise `sluice.errors.ServiceError`, and set the attributes by which Sluice decides: ``missing`` (the split
     or stream), ``invalid_argument`` (the sequence number), ``expired_iterator``, ``throttling``,
-    ``retryable``. A read that is throttled or retryable is repeated for ``readRetryDuration``. A listing that
-    fails is repeated after ``splitDiscoveryInterval``, but the first one of a query ends it. All other errors
-    end the query, too.
+    ``retryable``. A read that is throttled or retryable is repeated for ``readRetryDuration``. A failed
+    listing is repeated after ``splitDiscoveryInterval``, except the first one of a query: its failure ends
+    the query, and so do all other errors.
 
     Attributes:
         is_thread_safe: whether several threads may call the methods at the same time.
-        seeks_by_time: whether `get_iterator` takes ``AT_TIMESTAMP``. Without it, the planner reads on to find
-            the end of a batch, and a start at a time is read from the oldest record on.
-        pages_are_sorted: whether the records of a page are known to be in order. Otherwise each one is looked
-            at, which takes a microsecond.
+        seeks_by_time: whether `get_iterator` takes ``AT_TIMESTAMP``. Without it, the planner reads page after
+            page to find the end of a batch, and a query that starts at a time reads from the oldest record
+            on.
+        pages_are_sorted: whether the records of a page are known to be in order. Otherwise Sluice checks each
+            record, which takes a microsecond.
         closed_splits_end_at_tip: whether a split that is listed as closed ends at its tip. Otherwise a page
-            says so that has no ``next_iterator``.
-        split_name: what errors and ``sluice offsets show`` call a split, such as ``partition``.
+            without ``next_iterator`` marks the end.
+        split_name: the word for a split in errors and in ``sluice offsets show``, such as ``partition``.
     """
 
     is_thread_safe: ClassVar[bool] = False
@@ -186,22 +187,22 @@ class StreamLog(ABC):
 
     @abstractmethod
     def list_splits(self, stream: str) -> Sequence[Split]:
-        """All splits that hold records or may get some, closed ones included."""
+        """All splits that hold or may get records, closed ones included."""
 
     @abstractmethod
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
-        """An opaque iterator, valid for some minutes; None where a closed split ends before `start`.
+        """An opaque iterator, valid for a few minutes; None if a closed split ends before `start`.
 
         Raises:
-            ServiceError: with ``missing``, if there is no such split. A split that batches need, and that is
-                not listed, is waited for until then.
+            ServiceError: with ``missing``, if there is no such split. Until then, Sluice waits for a split
+                that a batch needs and no listing has.
         """
 
     @abstractmethod
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         """Reads one page of at most `limit` records.
 
-        An expired iterator is not retried, because only the caller knows the position to go on from.
+        An expired iterator is not retried, because only the caller knows the position to resume from.
         """
 
     def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
@@ -213,9 +214,8 @@ class StreamLog(ABC):
         return None
 
     def is_complete_from(self, split: SplitId, start: IteratorStart) -> bool:
-        """Whether no record from `start` on was deleted or has expired; False where that is not known.
-
-        Asked when the record that `start` names is gone: if others may be, this is a data loss. `start` is
+        """Whether no record from `start` on was deleted or has expired; False if not known. Called if the
+        record that `start` names is missing: if others may be missing, too, this is a data loss. `start` is
         ``AFTER_SEQUENCE_NUMBER`` or ``AT_SEQUENCE_NUMBER``.
         """
         del split, start
@@ -226,7 +226,7 @@ class StreamLog(ABC):
         return micros_from_seconds(time.time())
 
     def close(self) -> None:
-        """Releases what the log holds. It is not used afterwards."""
+        """Releases the log's resources. It is not used afterwards."""
         return
 
 

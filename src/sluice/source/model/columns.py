@@ -1,4 +1,4 @@
-"""Columns of tables in JSON: the values of many splits without what they have in common.
+"""Columns of tables in JSON: the values of many splits, with their common parts written once.
 
 - Names are as a shell expands them, such as ``shardId-00000000{0000..4095,5000}``. Names that have braces,
   commas or two dots themselves are a list.
@@ -6,7 +6,7 @@
   second and of the version in Kinesis' numbers. ``like`` has the shared digits, and a dot for every other
   digit; ``digits`` has, for each split, the digits that belong at the dots. ``width`` is given where decimal
   numbers have leading zeros. Positions that are not such numbers are a list, ``texts``.
-- Integers are written as the least of them, ``from``, and by how much each exceeds it, ``plus``.
+- Integers are written as their minimum, ``from``, and each one's difference from it, ``plus``.
 - In ``digits`` and ``plus`` a minus stands for a missing value, and ``x*3`` for three times x.
 """
 
@@ -35,8 +35,9 @@ __all__ = [
 ]
 
 COMPACT_FROM: Final = 257
-"""From this many splits on, tables are written. For fewer splits an object each costs next to nothing, and is
-easier to read."""
+"""From this many splits on, tables are written. For fewer splits, one object for each is cheap, and easier to
+read.
+"""
 NAMES_KEPT: Final = 16
 """Sets of names that are cached: from batch to batch values change, and the names of splits do not."""
 _MISSING: Final = "-"

@@ -1,4 +1,4 @@
-"""What was read of each split, as progress reports carry it: objects, or tables where splits are many."""
+"""The figures of each split in progress reports: objects, or tables if there are many splits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def figures_to_json(figures: Mapping[SplitId, Mapping[str, Any]]) -> dict[str, A
 
 
 def figures_from_json(value: Mapping[str, Any]) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """By stream and split, what `figures_to_json` was given.
+    """By stream and split, the figures that `figures_to_json` wrote.
 
     Raises:
         AttributeError, KeyError, TypeError, ValueError: `value` is something else.

@@ -1,8 +1,8 @@
 """Offsets as Spark passes them in and out: each is parsed or written once, however often Spark asks.
 
-Spark passes the start of the next batch with every call, some 90 times a second while there is no data, as a
-new copy each time. To parse the positions of 10,000 splits takes 25 ms; to see that they are the same as
-before takes 10 µs.
+Spark passes the start of the next batch with every call, about 90 times a second while there is no data, as a
+new copy each time. Parsing the positions of 10,000 splits takes 25 ms; comparing them with the last ones
+takes 10 µs.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from sluice.source.model.offsets import Offsets
 __all__ = ["LoggedOffsets"]
 
 _KEPT: Final = 2
-"""Values that are remembered of each: the start and the end of a batch."""
+"""How many values of each kind are remembered: the start and the end of a batch."""
 
 
 class LoggedOffsets:
     """Parses and writes offsets, and remembers the last two of each. Used by one thread.
 
-    What is parsed does not come from what was written: JSON has milliseconds, and memory has microseconds. So
-    a batch is the same after a restart, when only JSON is there.
+    Parsed offsets are never taken from written ones: JSON has milliseconds, and memory has microseconds. So
+        a batch is the same after a restart, which has only the JSON.
 
     Args:
         parse, write: read and write a source's offsets, if they are not those of logs.
-        are_constant: nobody changes offsets. Where an enumerator of one's own may change those that it was
-            given or has given, nothing is remembered.
+        are_constant: offsets never change once they are made. If a custom enumerator may change the offsets
+            that it received or returned, nothing is remembered.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class LoggedOffsets:
     def write(self, offsets: Any) -> dict[str, Any]:
         """The JSON value of offsets, which must not be changed; the same one for the same object.
 
-        What was parsed is written as it was: an earlier release may have logged another version of it, and
-        Spark 4.0 and 4.1 take a different text for new data.
+        Parsed offsets are written unchanged: an earlier release may have logged another version, and Spark
+        4.0 and 4.1 mistake a different text for new data.
         """
         for value, known in self._parsed:
             if known is offsets:

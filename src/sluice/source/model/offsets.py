@@ -5,23 +5,22 @@ JSON, version 1::
     {"version": 1, "streams": {"clicks": {"shardId-000000000000": {"after": "4958…"}}}}
 
 Offsets of more than 256 splits are written as version 2, in a fifth of the space. It has the positions of a
-stream in tables, see `sluice.source.model.position_json`, and is otherwise the same. Both are read; a
-release that does not know a version refuses it by its number.
+stream in tables (see `sluice.source.model.position_json`), and is otherwise the same. Sluice reads both. A
+release refuses versions that it does not know, by their number.
 
 In version 1 a position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside an aggregate),
-``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints;
-readers that do not know them ignore them. Instants are milliseconds since the epoch:
+``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints, which
+older readers ignore. Instants are milliseconds since the epoch:
 
 - ``next``: sequence number of the first record after the position, where it is known;
-- ``number``: of a time, the number to read from, where the log has positions. A reader that does not know it
-  reads from the time;
+- ``number``: of a time, the number to read from, where the log has positions. Older readers use the time;
 - ``arrival``: when the record ``after`` arrived;
 - ``idle``: an instant at which no record followed the position;
 - ``quiet``: in the end of a batch, an instant at which no record followed the start of the batch;
 - ``pinned``: when a time, or the oldest record, became the start of the query;
 - ``unlisted``: of a drained split, when a listing was the first to leave it out.
 
-Beside ``streams`` there are:
+In addition to ``streams``:
 
 - ``created``: when each stream was created, which tells a stream from a later one of the same name;
 - ``expiry``: for how long each stream kept its records, ``retention`` (milliseconds), and an instant before
@@ -85,12 +84,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Which records of a stream have expired.
+    """How many records of a stream have expired, as a time.
 
     Attributes:
         retention: for how long the stream keeps records (microseconds).
-        horizon: no record that arrived before this instant is left (microseconds). Retention that is raised
-            brings no record back, so it never becomes earlier.
+        horizon: no record that arrived before this instant is left (microseconds). A longer retention brings
+            no record back, so the horizon never becomes earlier.
     """
 
     retention: int
@@ -113,9 +112,8 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """How far the table behind a stream has been read, whose positions are from before.
-
-    A batch reads whole segments, and its end alone says which: its start may come from another planner.
+    """How far the table of a stream has been read; the stream's positions are older than the scan. A batch
+    reads whole segments, and only its end says which: its start may come from another planner.
 
     Attributes:
         segments: into how many the table is divided.
@@ -146,11 +144,11 @@ class SplitRange:
     """All records of one split after `start`, up to and including `end`.
 
     Attributes:
-        expected: about how many records these are, where the planner knows it. Tunes page sizes alone.
+        expected: about how many records these are, if the planner knows it. It only tunes page sizes.
         hash_range: first and last hash key of the shard, where the shard is still listed. An aggregated
             record may hold user records with other hash keys: they belong to another shard since a reshard.
         expiry: which records had expired when the range was given to a task, by what was logged with `start`.
-        created: when the stream of the split was created (microseconds), where that is logged.
+        created: when the stream of the split was created (microseconds), if the offsets say so.
         parents: those parents of the split that the same batch reads. Their records come first.
     """
 
@@ -169,7 +167,7 @@ class Offsets:
     """Where a batch starts or ends in every split of every stream.
 
     Attributes:
-        positions: a split that is missing has not been read: it begins at the horizon.
+        positions: a missing split has not been read: it begins at the horizon.
         created: by stream, when it was created (microseconds).
         expiry: by stream, which of its records have expired.
         listed: when the splits were listed (microseconds); None where that is not known.
@@ -191,7 +189,7 @@ class Offsets:
     scan: Mapping[str, Scan] = field(default_factory=dict)
 
     def position(self, split: SplitId) -> Position:
-        """Where to read a split from. One that was not known had no record when splits were listed."""
+        """Where to read a split from. A split that the listing did not have had no record then."""
         known = self.positions.get(split)
         return AtHorizon(caught_up_at=self.listed) if known is None else known
 
@@ -271,7 +269,7 @@ class Offsets:
         return cls(positions, created, names, start, consumers, expiry, listed, starting, scan)
 
     def with_splits(self, splits: Iterable[SplitId]) -> Offsets:
-        """With a position for each of these splits, too; the same object if each has one."""
+        """These offsets, with a position for each of these splits; the same object if each has one already."""
         found = {split: self.position(split) for split in splits if split not in self.positions}
         return self.with_positions({**self.positions, **found}) if found else self
 
@@ -283,6 +281,6 @@ _FORMS: Final = {
     1: (positions_to_json, positions_from_json),
     2: (columns_to_json, columns_from_json),
 }
-"""By version, what writes and reads positions."""
+"""By version, the functions that write and read positions."""
 VERSIONS: Final = tuple(_FORMS)
 """The versions of the offsets that are read and written."""

@@ -13,9 +13,8 @@ An object has the keys that `offsets` explains. A table has them as columns::
 
 There is a table for each kind of position: ``after``, ``horizon``, ``time`` and ``closed``. Its column
 ``number`` is the key ``after`` of an object. ``at``, the instant of a ``time``, is in microseconds, and all
-other instants are in milliseconds. A column that would hold nothing is left out. Row n of every column
-belongs to the n-th split. Readers ignore columns that they do not know, and refuse kinds that they do not
-know.
+other instants are in milliseconds. Empty columns are left out. Row n of every column
+belongs to the n-th split. Readers ignore unknown columns, and refuse unknown kinds.
 
 `sluice.source.model.columns` says what the values of a column look like.
 """

@@ -1,4 +1,4 @@
-"""Positions in a split: where reading goes on, and how sequence numbers compare.
+"""Positions in a split: where reading resumes, and how sequence numbers compare.
 
 A sequence number is text. Text of digits alone compares as a number, whatever its length; all other text
 compares by its bytes. A log uses one of the two in a split.
@@ -26,7 +26,7 @@ __all__ = [
 
 
 LONGEST_TEXT: Final = 128
-"""Bytes of a position that is not a number, at most."""
+"""The most bytes of a position that is not a number."""
 
 
 def sequence_of(position: str) -> int:
@@ -91,7 +91,7 @@ class After:
     def read_up_to(self) -> int:
         """The highest sequence number that need not be read again.
 
-        An aggregated record is read again for the user records that are left in it.
+        An aggregated record is read again for its remaining user records.
         """
         return self.sequence - (self.sub is not None)
 
@@ -106,7 +106,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class AtHorizon:
-    """The oldest record there is.
+    """The oldest existing record.
 
     Attributes:
         next: number of the oldest record, where it is known.
@@ -132,8 +132,8 @@ class AtTime:
     Attributes:
         pinned: when this instant became the start of the query (microseconds).
         caught_up_at: a later instant (microseconds) at which no record followed this position.
-        number: the position itself in a log that has positions: the number of the first record, or the number
-            that the next record was to get. Then the times of records do not matter.
+        number: in a log that has positions, the position itself: the number of the first record, or of the
+            next record to come. Then the times of records do not matter.
     """
 
     instant: int
@@ -153,8 +153,8 @@ class Closed:
 
     Attributes:
         start_caught_up_at: as in `After`.
-        unlisted_at: when a listing was the first to leave out the split (microseconds). It may do so by
-            mistake, and a split that was forgotten would be read again when it is listed the next time.
+        unlisted_at: when a listing was the first to leave out the split (microseconds). A listing may omit it
+            by mistake, and if the split were forgotten, it would be read again when it is next listed.
     """
 
     start_caught_up_at: int | None = field(default=None, compare=False)

@@ -1,6 +1,5 @@
-"""What was read of each split, in numbers: counted in tasks and on the driver host, and added up there.
-
-With them goes what only a task that reads can notice: that somebody else uses what the query reads with.
+"""Counts of the reads of each split, by tasks and on the driver host, where they are added up. Tasks also
+report another reader of the query's consumer, which only a reading task can notice.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ class SplitFigures:
     """What was read of one split.
 
     Attributes:
-        polled, pushed: records that tasks read by polling, and that were pushed (FLIP-128's record
+        polled, pushed: records that tasks polled, and records that were pushed to them (FLIP-128's record
             publishers), before deaggregation.
         bytes: of their data, about.
-        refused: reads that the service refused because of load, by tasks, the planner and agents that poll.
-        retries: calls that were repeated, refused or failed.
+        refused: reads of tasks, of the planner and of polling agents that the service refused because of
+            load.
+        retries: calls that were repeated because they were refused or failed.
     """
 
     polled: int = 0
@@ -78,21 +78,20 @@ class ReadFigures:
     def keep(self, most: int) -> None:
         """Forgets the splits that have not been read for the longest time, if there are more than `most`.
 
-        A stream that is resharded has new shards each time, and nothing says when the last figures of an old
-        one have been asked for.
+        Each reshard adds shards, and nothing tells when the figures of an old one are no longer needed.
         """
         with self._lock:
             for split in list(self._splits)[: max(0, len(self._splits) - most)]:
                 del self._splits[split]
 
     def mark_contested(self, names: Iterable[str]) -> None:
-        """A reader that is not of this query has taken over what pushes records, such as a consumer."""
+        """A reader outside this query has taken over the source of pushed records, such as a consumer."""
         with self._lock:
             self._contested |= {*names}
 
     @property
     def contested(self) -> frozenset[str]:
-        """All that `mark_contested` was told."""
+        """All arguments of `mark_contested`."""
         return self._contested
 
     def take(self) -> dict[SplitId, SplitFigures]:

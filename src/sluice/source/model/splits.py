@@ -28,10 +28,12 @@ class Split:
     """A shard as the service lists it.
 
     Attributes:
-        parents: ids of the shards it was split or merged from, two after a merge. They may have expired.
+        parents: ids of the shards from which it was split or merged, two after a merge. They may have
+            expired.
         starting_sequence: no record of the shard has a lower sequence number.
         ending_sequence: None while the shard is open.
-        hash_range: first and last hash key, both included. The splits of a stream have all of them together.
+        hash_range: first and last hash key, both included. Together, the splits of a stream cover all hash
+            keys.
     """
 
     id: SplitId
@@ -53,7 +55,7 @@ def within_reach(splits: Mapping[SplitId, Split], drained: Collection[SplitId]) 
     """The splits that one batch can read to their ends: all whose ancestors are drained, or closed and within
     reach themselves. Parents come before their children.
 
-    A parent that does not exist any more has expired with all its records; its children need not wait.
+    If a parent no longer exists, all its records have expired, and its children need not wait.
 
     Args:
         splits: those that exist.
@@ -85,7 +87,7 @@ def families(parents: Mapping[SplitId, Iterable[SplitId]]) -> list[list[SplitId]
     """Groups splits that descend from one another. In each group parents come before their children.
 
     Args:
-        parents: by split. Those that are no keys themselves do not count.
+        parents: by split. Parents that are not keys are ignored.
     """
     known = {split: [parent for parent in of if parent in parents] for split, of in parents.items()}
     group_of: dict[SplitId, list[SplitId]] = {}

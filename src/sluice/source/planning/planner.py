@@ -159,8 +159,8 @@ class Planner:
     ) -> dict[SplitId, End]:
         """The ends of a batch where alignment leaves none.
 
-        Arrival times may fall from a record to one that comes after it, in its split or in a child: hosts
-        have clocks of their own. By arrival the second comes first, and by their order, which is kept, it
+        Arrival times may fall from a record to one that comes after it, in its split or in a child, because
+        each host has its own clock. By arrival the second comes first, and by their order, which is kept, it
         cannot. So the first is read although the second is left behind, or no batch would ever be planned.
 
         Args:
@@ -193,7 +193,7 @@ class Planner:
         return first if bound is not None and bound.split in first else {}
 
     def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
-        """Without limits a batch ends at the tip, or near it if the split is busy and the query goes on."""
+        """Without limits a batch ends at the tip, or near it if the split is busy and the query continues."""
         if state.split.is_closed and not isinstance(state.target, After):
             starts_at_time = is_by_time(state.position) and not self._probe.log.seeks_by_time
             is_wanted = (state.wants_first_record or starts_at_time) and not state.has_ended
@@ -268,7 +268,7 @@ class Planner:
         else:
             session.seek_to_time(until, exact=exact)
             is_strict = limits.span is not None
-            if is_strict or not self._probe.log.seeks_by_time:  # then the session read on, maybe further
+            if is_strict or not self._probe.log.seeks_by_time:  # the session may have read further
                 return state.end_before(until)
         return state.cut_at(len(state.cut_points))
 

@@ -65,7 +65,7 @@ class SubscriptionTracker:
                 continue  # most splits have nothing new
             state.is_pushed = False
             self._log_coverage(state.split.id, is_covered=progress is not None)
-            # A run with a target must not end before it because events are on their way. Where an event
+            # A run with a target must not end before it because events are still in flight. Where an event
             # covers too much, probes find closer cut points. They stay: not every probe may read each time.
             if (
                 progress is not None

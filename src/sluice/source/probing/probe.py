@@ -28,9 +28,9 @@ class ProbeSettings:
         seconds_per_read: until a split may be read again, for each read of it.
         burst: reads of one split in any second.
         first_burst: the same before the first batch, while no task can read.
-        empty_pages_for: seconds in which a plan reads on among empty pages, at least; the next one goes on.
-            Any number of them may come before records. Only an answer at the tip, or at the end of the split,
-            says that there is no record.
+        empty_pages_for: for at least how many seconds a plan continues reading among empty pages; the next
+            plan continues from there. Any number of them may come before records. Only an answer at the tip,
+            or at the end of the split, says that there is no record.
     """
 
     pause: Callable[[float], None]

@@ -1,7 +1,7 @@
 """Reads a split for the planner: some records from where it has read last, or one record at a point in time.
 
 Kinesis has no call that names the last record of a shard. The end of a batch (a cut point) is found by
-reading on where few records come, and elsewhere by asking for the first record at or after a time with a
+reading pages where few records come, and elsewhere by asking for the first record at or after a time with a
 limit of one: two calls and one record, whatever the rate.
 """
 
@@ -62,7 +62,9 @@ _BYTE_RATE: Final = 2**20
 https://docs.aws.amazon.com/streams/latest/dev/service-sizes-and-limits.html
 """
 _READ_ON_PAGES: Final = 16
-"""Pages that a plan reads of a split that cannot be searched by time, at most; the next batch goes on."""
+"""The most pages that a plan reads of a split that cannot be searched by time; the next batch continues from
+there.
+"""
 _MOST_CUT_POINTS: Final = 50_000
 """Cut points that a plan keeps of a split that is read to its tip. Hours of a busy split would be
 millions."""
@@ -175,12 +177,12 @@ class ProbeSession:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def read_page(self, limit: int, *, exact: bool = False) -> None:
-        """Reads on after the last cut point: one page, or several as long as they are empty.
+        """Reads after the last cut point: one page, or several as long as they are empty.
 
         Args:
             limit: records that the page may hold.
-            exact: read on until records come, or the service says that there are none. Otherwise the
-                next trigger goes on after an empty page behind known records, or after some.
+            exact: continue reading until records come, or the service says that there are none. Otherwise the
+                next trigger continues after an empty page behind known records, or after some.
         """
         state = self._state
         while True:
@@ -220,7 +222,7 @@ class ProbeSession:
         self.seek_near_tip()
 
     def seek_near_tip(self) -> None:
-        """As `read_near_tip`, after a read that has not come to the tip."""
+        """As `read_near_tip`, after a read that did not reach the tip."""
         state, since = self._state, self._probe.log.server_time() - _TIP_DELAY
         if state.cut_points and state.cut_points[-1].arrival >= since:
             return
@@ -288,7 +290,9 @@ class ProbeSession:
         return found is not None
 
     def _read_on(self, instant: int, exact_until: int | None) -> bool:
-        """`_seek` without a search by time: reads on, and some pages only where that may be."""
+        """`_seek` without a search by time: reads page after page, up to `_READ_ON_PAGES` of them without
+        `exact_until`.
+        """
         state, is_exact = self._state, exact_until is not None
         until = instant if exact_until is None else exact_until
         pages = 0
@@ -333,7 +337,7 @@ class ProbeSession:
             if found is None:
                 high = instant
             elif not self._jump_to(found):
-                high = low  # arrival times are out of order here: read on
+                high = low  # arrival times are out of order here: read page by page
 
     def _jump_to(self, found: _Found) -> bool:
         """Returns whether some of the records found are new."""

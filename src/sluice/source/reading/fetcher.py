@@ -147,7 +147,7 @@ def fetch_side_by_side(
             each range.
 
     Raises:
-        Exception: what `read` raised first, after the other fetchers have been told to stop.
+        Exception: what `read` raised first, after the other fetchers have been asked to stop.
     """
     fetchers = _Fetchers(ranges, read)
     try:
@@ -168,7 +168,7 @@ def fetch_side_by_side(
 
 
 def prefetch(make: Callable[[Callable[[float], None]], Iterator[Any]]) -> Iterator[Any]:
-    """Yields items in their order, while the next one is being made in a thread of its own.
+    """Yields items in their order, while another thread makes the next one.
 
     Args:
         make: makes the items, and is given what pauses for a number of seconds, as in `ReadRange`.

@@ -54,7 +54,7 @@ OpenPublisher = Callable[[SplitRange, Position], RecordPublisher]
 _MAX_CAUGHT_UP_PAGES = 3
 """How many empty pages in a row may say that they are at the tip before the end of the range has come.
 
-A page may say so while records are on their way."""
+A page may say so while records are in flight."""
 
 
 class PublisherCursor(Cursor):
@@ -67,7 +67,7 @@ class PublisherCursor(Cursor):
         may_poll: False: a publisher that fails is an error, and a record missing from its pages is a loss.
     """
 
-    def __init__(  # noqa: PLR0913 - the arguments of `Cursor`, and three of its own
+    def __init__(  # noqa: PLR0913 - the arguments of `Cursor`, and three more
         self,
         log: StreamLog,
         data_loss: DataLossPolicy,
@@ -117,7 +117,7 @@ class PublisherCursor(Cursor):
         return replace(unread, millis_behind=1) if is_tip and problem is None else unread
 
     def reopen(self) -> None:
-        """Goes on by polling; where polling is not allowed, through a new publisher."""
+        """Continues by polling, or through a new publisher if polling is not allowed."""
         super().reopen()
         self.close()
         self._is_polling = self._may_poll

@@ -48,7 +48,7 @@ class SplitReader(Protocol[SplitT_contra]):
     """FLIP-27's split reader: gives the records of one assigned split in order, then ends."""
 
     def read(self, split: SplitT_contra) -> Iterator[Any]:
-        """Yields the records in pages; no page is empty. Those of a `Source` of one's own are record batches.
+        """Yields the records in pages; no page is empty. The pages of a custom `Source` are record batches.
 
         A reader keeps no position between calls: the split says where it starts and ends. After a retryable
         `SluiceError`, `Source.read_task` reads the split again and leaves out the rows that it has already:

@@ -14,7 +14,7 @@ __all__ = ["CutPoint"]
 class CutPoint(NamedTuple):
     """A record after which a batch may end, with what admission needs of the records before it.
 
-    A probe makes one cut point for each record that it reads on its way, and one for all records of a page
+    A probe makes one cut point for each record that it reads page by page, and one for all records of a page
     that it finds at a point in time; a subscription makes one for many records that came in one event. The
     records that are counted lie between the cut point before this one (excluded) and the record itself
     (included).

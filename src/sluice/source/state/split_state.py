@@ -263,7 +263,7 @@ class SplitState:
 
         Args:
             page: the records that were found.
-            cursor: reads on after them.
+            cursor: continues reading after them.
             limit, asked_at: as those of `record_page`.
         """
         records, last = page.records, self.last_sequence
@@ -286,7 +286,7 @@ class SplitState:
             self.tip_at = asked_at
 
     def drop_after_gap(self) -> None:
-        """Probes go on before the first gap, so that all records are counted."""
+        """Probes continue before the first gap, so that all records are counted."""
         if self.has_gap:
             points = list(itertools.takewhile(lambda point: not point.is_after_gap, self.cut_points))
             self.cut_points, self.reach = points, Reach.UNKNOWN
@@ -334,7 +334,7 @@ class SplitState:
         caught_up_at = progress.caught_up_at if is_whole else None
         self.cursor = self.cursor.at(self._behind_last(caught_up_at))
         if caught_up_at is not None:
-            # A probe may have come to the tip since the event was made.
+            # A probe may have reached the tip since the event was made.
             self.tip_at = caught_up_at if points else max(caught_up_at, self.tip_at or 0)
             self._confirm_caught_up(caught_up_at)
         self._take_hint()

@@ -31,7 +31,7 @@ _MAX_UINT64: Final = 2**64 - 1
 _MAX_EXPANSION: Final = 4096
 """How many times the size of the message the partition keys of all user records may take together.
 
-User records refer to their partition key by an index, so a message of 1 MiB can stand for 43 GB of keys. As a
+User records refer to their partition key by an index, so a message of 1 MiB can expand to 43 GB of keys. As a
 partition key has at most 1,024 bytes (256 characters) and a user record at least 6, producers that keep to
 the service's limits stay below 171; not all of them check the length of their keys."""
 

@@ -15,7 +15,7 @@ bytes, a protobuf message, and the MD5 checksum of that message::
       repeated Tag tags = 4;
     }
 
-This package reads and writes it without the protobuf runtime, because Spark brings a version of its own.
+This package reads and writes it without the protobuf runtime, because Spark brings its own version.
 """
 
 from __future__ import annotations

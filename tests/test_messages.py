@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has every message of OptionError and ServiceError, and none that is gone."""
+"""docs/messages.md has every message of OptionError and ServiceError, and none that is gone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load(name: str) -> ModuleType:
 
 
 MESSAGES = load("messages")
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+PAGE = (ROOT / "docs" / "messages.md").read_text()
 
 
 def test_the_page_has_every_message_and_no_other() -> None:
