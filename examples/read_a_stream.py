@@ -1,4 +1,4 @@
-"""Reads what a stream holds now, and shows it. A batch read: no checkpoint, and no query that keeps running."""
+"""Reads what a stream holds now, and shows it. A batch read: it has no checkpoint, and ends by itself."""
 
 from pyspark.sql import SparkSession
 

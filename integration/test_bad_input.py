@@ -1,4 +1,4 @@
-"""What users see when something is wrong: soon, by name, with what is allowed, and never a secret."""
+"""Errors of users: they come soon, with the name and the allowed values, and never with a secret."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ SOURCE_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize("case", SOURCE_OPTIONS)
 def test_options_of_the_source_are_refused_at_load(spark: SparkSession, case: str) -> None:
-    """``load()`` says what is wrong, before anything runs: key, value, what is allowed."""
+    """``load()`` raises an error before anything runs: key, value, and allowed values."""
     options, message = SOURCE_OPTIONS[case]
     with fails() as failure:
         source(spark, **{"streamName": "orders", **options})
@@ -117,7 +117,7 @@ SINK_OPTIONS: dict[str, tuple[dict[str, str], str]] = {
 
 @pytest.mark.parametrize("case", SINK_OPTIONS)
 def test_options_of_the_sink_are_refused_before_anything_is_written(spark: SparkSession, case: str) -> None:
-    """``save()`` says what is wrong: key, value, what is allowed."""
+    """``save()`` raises an error: key, value, and allowed values."""
     options, message = SINK_OPTIONS[case]
     with fails() as failure:
         write(rows(spark), **options)
@@ -169,7 +169,7 @@ RECORDS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
 
 @pytest.mark.parametrize("case", RECORDS)
 def test_records_that_can_never_be_written(spark: SparkSession, streams: Streams, case: str) -> None:
-    """The task fails and says why; what is wrong with a record is not retried, and nothing of it is sent."""
+    """The task fails and says why; a faulty record is not retried, and nothing of it is sent."""
     columns, options, message = RECORDS[case]
     stream = streams.create(1)
     with fails() as failure:

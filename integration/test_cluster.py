@@ -88,7 +88,8 @@ def reading(
     base: Mapping[str, str] = PUSHED,
     **options: str,
 ) -> Iterator[Scene]:
-    """Reads what is put meanwhile; then checks what holds in each scene, and prints its figures.
+    """Reads the records that are put meanwhile; then checks the promises of each scene, and prints its
+    figures.
 
     `before`: a run of the query from which this one resumes; `millis_per_row`: extra time of a task for a
     row.
@@ -120,7 +121,7 @@ class ReadsOfOthers:
 
 @dataclass
 class Scene:
-    """A query on the cluster, and what was measured."""
+    """A query on the cluster, and its measurements."""
 
     name: str
     cluster: Cluster
@@ -188,7 +189,7 @@ def test_agents_on_workers(application: Cluster, producer: TimedProducer) -> Non
 
 
 def test_power_off(application: Cluster, producer: TimedProducer) -> None:
-    """A worker's host is gone, with its agent. What was its is read at once, and it is taken in again."""
+    """A worker's host fails, with its agent. What was its is read at once, and it is taken in again."""
     lost = WORKERS[0]
     with reading(application, producer, "power off", agent="workers") as scene:
         scene.wait_for_agents()
@@ -254,7 +255,7 @@ def test_replaced_executor(application: Cluster, producer: TimedProducer) -> Non
 
 
 def test_polling_agents_on_workers(application: Cluster, producer: TimedProducer) -> None:
-    """They poll, and a worker's host is gone. Planner and tasks read its shards until another agent does."""
+    """They poll, and a worker's host fails. Planner and tasks read its shards until another agent does."""
     lost = WORKERS[2]
     reads = ReadsOfOthers()
     application.service.fail_if(reads)
@@ -346,7 +347,7 @@ def test_driver_known_by_name(cluster: Cluster, producer: TimedProducer) -> None
 
 
 def test_driver_elsewhere(cluster: Cluster, producer: TimedProducer) -> None:
-    """The driver's host is gone. Its query resumes on another host, and reads each record once."""
+    """The driver's host fails. Its query resumes on another host, and reads each record once."""
     settings = {**SETTINGS, "spark.cores.max": "3"}
     cluster.start_driver(settings)
     with cluster.query(producer.stream, {**PUSHED, "agent": "workers"}) as first:

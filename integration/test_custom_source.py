@@ -93,7 +93,7 @@ def offsets(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 @pytest.mark.usefixtures("modules")
 def test_kafka_is_read_exactly(broker: str, topic: Topic) -> None:
-    """Through limits, crashes, restarts and runs of what is available."""
+    """Through limits, crashes, restarts and runs with Trigger.AvailableNow."""
     history = [
         ("put", 300),
         ("batch", Limits(records=40), True),

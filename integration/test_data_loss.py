@@ -1,4 +1,4 @@
-"""Records, shards and streams that are gone before they were read: the query fails, or logs the loss."""
+"""Records, shards and streams that vanish before they were read: the query fails, or logs the loss."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Case:
         return read_stream(self.spark, self.streams.endpoint, self.stream, **options)
 
     def run(self, *, fail: bool) -> None:
-        """Reads what is available."""
+        """Reads the available data."""
         for _ in range(RUNS):
             self.recorder.run_available(self.source(fail=fail))
 
@@ -155,7 +155,7 @@ def vanish(case: Case) -> list[bytes]:
 def test_a_logged_batch_is_never_cut_short(
     case: Case, lose: Callable[[Case], list[bytes]], message: str
 ) -> None:
-    """The records of a batch that is logged and not committed are gone, so the batch fails when it is read
+    """Records of a batch that is logged and not committed have expired, so the batch fails when it is read
     again. With ``failOnDataLoss`` false it has the records that are left, and the query continues from there.
     """
     read = case.fill("read")

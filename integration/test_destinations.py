@@ -110,7 +110,7 @@ def test_a_stream_to_firehose(
     delivery: tuple[str, Callable[[], list[str]]],
     write_stream: StreamWriter,
 ) -> None:
-    """Over several batches, and a second run takes only what is new."""
+    """Over several batches, and a second run takes only new rows."""
     name, lines = delivery
     options = {"destination": "firehose", "deliveryStream": name}
     text = "concat(id, '\\n') AS data"
@@ -224,7 +224,7 @@ def scan(moto: Server, table: str) -> list[Plain]:
 
 
 def test_types_of_spark_in_a_table(spark: SparkSession, moto: Server) -> None:
-    """What the documentation's table says, whatever the session's time zone, and null where there is none."""
+    """As in the documentation's table, in any time zone of the session, and null if there is none."""
     table = create_table(moto, id="S")
     frame = spark.sql(
         """
@@ -358,7 +358,7 @@ def test_a_stream_of_changes_to_a_table(
         ({"destination": "firehose", "deliveryStream": "nowhere"}, "1 AS data", "column 'data' is int"),
     ],
 )
-def test_a_target_that_is_not_there(
+def test_a_missing_target(
     spark: SparkSession, moto: Server, options: dict[str, str], columns: str, message: str
 ) -> None:
     """A missing target or column fails the query at once, by name."""

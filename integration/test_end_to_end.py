@@ -78,7 +78,7 @@ def run_available(frame: DataFrame, streams: Streams, stream: str, checkpoint: s
 
 @BOTH
 def test_what_is_in_the_stream_comes_out_once(spark: SparkSession, streams: Streams, checkpoint: str) -> None:
-    """Available records go through, each once; a second run from the checkpoint takes only what is new."""
+    """Available records go through, each once; a second run from the checkpoint takes only new ones."""
     source, target = streams.create(SHARDS), streams.create(2)
     first = rows(COUNT)
     streams.put(source, first)
@@ -99,7 +99,7 @@ def test_what_is_in_the_stream_comes_out_once(spark: SparkSession, streams: Stre
 def test_what_arrives_while_it_runs_comes_out_once(
     spark: SparkSession, streams: Streams, checkpoint: str
 ) -> None:
-    """A query with a trigger passes on what is put while it runs, over several batches."""
+    """A query with a trigger passes on records that are put while it runs, over several batches."""
     source, target = streams.create(SHARDS), streams.create(2)
     query = (
         doubled(read_stream(spark, streams, source))

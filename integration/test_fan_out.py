@@ -52,7 +52,7 @@ def faults(proxy: FaultProxy) -> Iterator[FaultProxy]:
 
 @pytest.fixture(autouse=True)
 def _no_agent_is_left(spark: SparkSession) -> Iterator[None]:
-    """Every agent ends with its query, whatever became of that."""
+    """Every agent ends with its query, however that ended."""
     wait_for_no_agents()  # of tests before, which may take some seconds to deregister their consumers
     yield
     stop_queries(spark)
@@ -109,8 +109,8 @@ def case(spark: SparkSession, streams: Streams, checkpoint: str) -> Case:
 
 
 def test_a_lazy_consumer_lives_as_long_as_its_query(case: Case) -> None:
-    """It is registered when the query starts, not before, and is gone after it was stopped; so is the
-    agent. The offset log says whose it is.
+    """It is registered when the query starts, not before, and is deregistered after the stop; the agent ends,
+    too. The offset log says whose it is.
     """
     frame = case.source()
     assert case.consumers() == []

@@ -128,7 +128,7 @@ def test_a_silent_agent_on_a_worker_host(
     assert consumers(producer.streams, producer.stream) == []
 
 
-def test_one_agent_beside_the_driver(
+def test_one_agent_on_the_driver_host(
     spark: SparkSession, producer: Producer, recorder: Recorder, ministack_faults: FaultProxy
 ) -> None:
     """By default the tasks of all hosts read from the one agent."""

@@ -65,7 +65,7 @@ def longest_pause(recorder: Recorder, during: Callable[[], bool]) -> float:
     return max(longest, time.monotonic() - since)
 
 
-def test_an_agent_that_is_stopped_and_goes_on(
+def test_an_agent_that_is_stopped_and_resumes(
     spark: SparkSession, service: ModelStreams, producer: Producer, checkpoint: str, driver_log: Path
 ) -> None:
     """SIGSTOP in mid-stream: rows keep coming within seconds, by polling. SIGCONT: they are pushed again."""

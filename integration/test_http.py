@@ -213,7 +213,7 @@ def test_a_connection_is_kept_whatever_the_answer(serve: Serve, reply: Reply) ->
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(serve: Serve) -> None:
-    """Memory is bounded, whatever the endpoint sends. The task fails: rows may be written already."""
+    """Memory is bounded, for any answer. The task fails: rows may be written already."""
     server = serve(lambda _: Reply(body=b"x" * 17 * 2**20))
     error = error_of(destination(server.url))
 

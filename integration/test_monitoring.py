@@ -66,7 +66,7 @@ def _soon_idle(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_soon_idle")
 def test_lag_rises_and_the_cause_is_found(spark: SparkSession, service: ModelStreams, tmp_path: Path) -> None:
-    """A listener counts what was read and written."""
+    """A listener counts the records that were read and written."""
     stream, sink = service.create(2), service.create(1)
     shard, other = sorted(service.open_shards(stream))
     seen: list[QueryMetrics] = []

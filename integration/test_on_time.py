@@ -244,7 +244,7 @@ def test_a_drift_holds_whatever_the_limits(
     *,
     available: bool,
 ) -> None:
-    """And also where a run ends at what is available."""
+    """Also with Trigger.AvailableNow."""
     options = {"maxDrift": "1m", "shardsPerTask": "3", **limits}
     counting, backlog = read_refusing(spark, service, checkpoint, options, available=available)
 

@@ -49,7 +49,7 @@ def put(streams: ModelStreams, stream: str, word: str, count: int = 20) -> list[
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_reset_query_goes_on_at_the_time(
+def test_a_reset_query_resumes_at_the_time(
     spark: SparkSession, service: ModelStreams, tmp_path: Path, *, is_committed: bool
 ) -> None:
     """The next batch has a new id and holds the records from the time on, whether or not the last batch was

@@ -1,4 +1,4 @@
-"""An agent that polls the tips of shards: each record is read once, and whatever happens to it costs none."""
+"""An agent that polls the tips of shards: each record is read once, and no failure of the agent loses one."""
 
 from __future__ import annotations
 

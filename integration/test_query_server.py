@@ -114,7 +114,7 @@ def test_a_task_that_talks_nonsense_stops_nobody(address: Address) -> None:
         half.close()
 
 
-def test_a_connection_says_why_it_is_not_there() -> None:
+def test_a_connection_says_why_it_failed() -> None:
     """Nothing listens there; it tries again after a pause only."""
     now = [0.0]
     with held_port() as port:

@@ -103,7 +103,7 @@ def rows_of(frame: DataFrame, place: Path, mode: str = "append") -> list[tuple[A
 
 
 def test_variant(play: Play, there: Streams, tmp_path: Path) -> None:
-    """Fields of a document, the document itself, and nulls for what is no JSON or of another type."""
+    """Fields of a document, the document itself, and nulls for other text and other types."""
     documents = [
         b'{"user": "ada", "items": [{"price": 1.5}], "more": {"a": [1]}}',
         b'{"user": "bob", "items": "none"}',

@@ -134,7 +134,7 @@ def _no_agent_is_left(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", [*POLLING, *FAN_OUT])
-def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """The batch that was in progress comes again with the range that is logged and the rows that it had; no
     batch before it does. All batches together hold each record once, in order, parents before children.
     """
@@ -176,7 +176,7 @@ def check_lineage(rows: Sequence[Line], stream: RecordedStream) -> None:
 
 
 def check_log(recording: Recording, checkpoint: Path) -> None:
-    """What was logged stays, and what is logged now has the same keys, and those that prove a loss.
+    """Old entries stay; new ones have the same keys, and those that prove a loss.
 
     Besides, an end says where its batch starts (``start``), if children open in it.
     """
@@ -302,11 +302,11 @@ def committed(lake: Lake) -> list[Line]:
 @pytest.mark.parametrize(
     ("name", "is_sealed"), [("s3-prepared", False), ("s3-half-completed", False), ("s3-sealed", True)]
 )
-def test_a_query_to_s3_goes_on_from_its_checkpoint(
+def test_a_query_to_s3_resumes_from_its_checkpoint(
     spark: SparkSession, moto: Server, tmp_path: Path, name: str, *, is_sealed: bool
 ) -> None:
-    """An epoch that has its manifest is not written again; of one that has none, what was there is removed
-    and the same rows are committed. Each row is there once, and nothing else is left in the bucket.
+    """An epoch that has its manifest is not written again; without one, its files are removed and the same
+    rows are committed. Each row is there once, and nothing else is left in the bucket.
     """
     recording = Recording.load(name)
     bucket, expected = Bucket.load(recording), Counter(recording.expected())

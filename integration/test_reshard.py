@@ -183,7 +183,7 @@ def test_reshards_while_the_query_runs(spark: SparkSession, service: ModelStream
 def test_reshards_while_the_query_is_stopped(
     spark: SparkSession, service: ModelStreams, checkpoint: str
 ) -> None:
-    """A restarted query reads what was left of the old shards, and then their children."""
+    """A restarted query reads the rest of the old shards, and then their children."""
     stream = service.create(2)
     producer = Producer(service, stream)
     recorder = Recorder(checkpoint)

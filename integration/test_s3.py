@@ -190,7 +190,7 @@ def test_tasks_that_are_tried_again(
     lake.check_nothing_else()
 
 
-def test_a_query_that_fails_leaves_nothing_and_goes_on(
+def test_a_query_that_fails_leaves_nothing_and_resumes(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     """A task fails for good (Spark passes None for it): what its neighbours uploaded is aborted; the next run

@@ -16,7 +16,7 @@ from integration.support.kinesis import Streams
 from integration.support.paths import ROOT
 from integration.support.servers import FaultProxy
 
-PATIENCE = 180.0  # only what is broken takes as long, however busy the machine is
+PATIENCE = 180.0  # only broken code takes as long, on the busiest machine
 
 
 def listens(port: int) -> bool:
@@ -37,7 +37,7 @@ def is_gone(port: int, directory: Path | None = None) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_server_goes_with_the_process_that_started_it(number: signal.Signals) -> None:
-    """However its parent ends, by Ctrl-C or by kill -9, a server is gone soon."""
+    """However its parent ends, by Ctrl-C or by kill -9, a server ends soon."""
     program = (
         "import time\n"
         "from integration.support import servers\n"
@@ -62,7 +62,7 @@ def test_a_server_goes_with_the_process_that_started_it(number: signal.Signals) 
         assert is_gone(int(port), Path(directory))
 
 
-def test_the_proxy_fails_as_often_as_told_and_says_so(ministack_faults: FaultProxy) -> None:
+def test_the_proxy_fails_as_often_as_requested_and_reports_it(ministack_faults: FaultProxy) -> None:
     """A rule with ``times`` fires that often; the SDK retries past it; ``fired`` has it on record."""
     streams = Streams(ministack_faults.endpoint)
     stream = streams.create()

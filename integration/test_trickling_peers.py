@@ -339,7 +339,7 @@ def test_sending_figures_to_cloudwatch_ends(trickler: Callable[..., Trickler], b
 
 
 @pytest.mark.parametrize("begun", PARTS)
-def test_a_look_at_a_listener_ends(trickler: Callable[..., Trickler], begun: bytes) -> None:
+def test_a_request_to_a_listener_ends(trickler: Callable[..., Trickler], begun: bytes) -> None:
     peer = trickler(begun)
 
     fails_in_time(lambda: top_view.look_at_listener(f"127.0.0.1:{peer.port}", 0.0))

@@ -118,7 +118,7 @@ def test_a_repeated_batch_is_committed_once(query: Query) -> None:
 
 
 def test_a_commit_that_is_called_again_changes_nothing(query: Query) -> None:
-    """With the same committables: their files are gone."""
+    """With the same committables: their files no longer exist."""
     messages = [query.task("run-1", 0, 1, 2)]
     for _ in range(2):
         query.writer().commit(messages, batchId=0)

@@ -231,7 +231,7 @@ class LineHandler(socketserver.StreamRequestHandler):
 
 
 def test_an_asynchronous_destination() -> None:
-    """Its requests run on one thread; what is refused, or cut, is sent again."""
+    """Its requests run on one thread; refused or lost ones are sent again."""
     options = {
         "destination": "line_destination:LineDestination",
         "lineHost": "127.0.0.1",

@@ -86,7 +86,7 @@ def test_a_path_with_a_blank_is_named(name: str) -> None:
 
 
 def test_one_sentence_under_jupyter() -> None:
-    """There the other variable is the one that counts, and registering helps without a restart."""
+    """There the other variable counts, and registering helps without a restart."""
     environment = {"PYSPARK_DRIVER_PYTHON": "jupyter", "PYSPARK_PYTHON": sys.executable}
     assert explain_lookup(environment, always(Probed("jupyter", None))) == (
         "Spark asks 'jupyter' for formats, which is no Python that can be run: set PYSPARK_DRIVER_PYTHON="
@@ -293,7 +293,7 @@ def test_importing_sluice_says_nothing_where_all_is_well() -> None:
     assert imported("import sluice", **nothing) == ""
 
 
-def test_a_client_of_connect_is_told_nothing_and_lacks_nothing() -> None:
+def test_a_client_of_connect_gets_no_warning_and_lacks_nothing() -> None:
     """pyspark-client has no SparkContext, and the server's Python is not this machine's business."""
     without = (
         "import pyspark.sql, pyspark.sql.datasource, pyspark; del pyspark.SparkContext, pyspark.SparkFiles;"
@@ -305,7 +305,7 @@ def test_a_client_of_connect_is_told_nothing_and_lacks_nothing() -> None:
 
 
 def test_advice_keeps_nobody_from_importing() -> None:
-    """Whatever a platform does when another Python is to be started."""
+    """For any failure of a platform to start another Python."""
     program = "import subprocess, pyspark; subprocess.run = lambda *a, **k: 1 / 0; import sluice"
     assert imported(program, PYSPARK_PYTHON="/bin/sh", PYSPARK_DRIVER_PYTHON="") == ""
 

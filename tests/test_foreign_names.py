@@ -117,7 +117,7 @@ TAKEN: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 
 @pytest.mark.parametrize("case", TAKEN)
 def test_names_that_mean_the_same_are_taken(case: str) -> None:
-    """What is read is the same as under the names here, whatever the case of the key."""
+    """The parsed options are the same as under the names here, with any case of the key."""
     theirs, ours = TAKEN[case]
     assert config(**theirs) == config(**ours)
     assert config(**{key.lower(): text for key, text in theirs.items()}) == config(**ours)
@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_means_something_else_gets_a_sentence_of_its_own(case: str) -> None:
+def test_a_name_with_another_meaning_gets_its_own_sentence(case: str) -> None:
     """The error has the name that the user wrote, and no secret."""
     given, message = REFUSED[case]
     refused = refusal(given)
@@ -251,7 +251,7 @@ def test_the_names_of_sinks_are_taken() -> None:
 def test_the_tables_fit_the_options(
     names: tuple[option_names.ForeignName, ...], declared: dict[str, Option[Any]]
 ) -> None:
-    """Each name is there once and none of ours; what is taken or advised is an option that there is."""
+    """Each name occurs once and is none of ours; the accepted or advised option exists."""
     assert len({entry.name.lower() for entry in names}) == len(names)
     for entry in names:
         assert entry.name.lower() not in {key.lower() for key in declared}

@@ -127,7 +127,7 @@ def test_a_process_imports_only_what_it_uses(code: str, unused: tuple[str, ...])
     assert not [m for m in loaded if any(m == name or m.startswith(f"{name}.") for name in unused)]
 
 
-def test_the_public_names_of_the_source_are_there() -> None:
+def test_the_source_has_its_public_names() -> None:
     """They are imported when they are asked for."""
     code = """
 import sluice.source

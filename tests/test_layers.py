@@ -421,7 +421,7 @@ def test_what_is_allowed_passes(module: str, source: str) -> None:
     ],
 )
 def test_rooms_have_no_circles(package: str, layers: tuple[Layer, ...]) -> None:
-    """Each module has a room, imports only what is above it in the table, and never itself through others."""
+    """Each module has a room, imports only rooms above it in the table, and never itself through others."""
     for position, layer in enumerate(layers):
         above = {name for each in layers[:position] for name in each.modules}
         needed = {each for each in layer.project if each.startswith(f"{package}.")} - {*layer.modules}

@@ -184,7 +184,7 @@ def test_a_file_system_that_refuses_fails_nothing(place: Path) -> None:
 
 
 def test_damaged_letters_are_dropped(place: Path) -> None:
-    """Such as one that a full disk cut off."""
+    """For example a letter that a full disk cut off."""
     box = Letterbox(place)
     directory = next(place.iterdir())
     (directory / "0.json").write_text('{"n": ')

@@ -41,7 +41,7 @@ class Checkout:
             raise KeyboardInterrupt
 
     def make(self, extra: str = "test") -> list[str]:
-        """Returns what was done."""
+        """Returns the steps that were done."""
         self.done = []
         self.module.make(self.environment, extra, "pyspark")
         return self.done
@@ -56,7 +56,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(root)
 
 
-def test_what_is_there_and_fits_is_left_alone(checkout: Checkout) -> None:
+def test_a_fitting_environment_is_left_alone(checkout: Checkout) -> None:
     """More extras are installed into it, and fewer are no reason to."""
     assert checkout.make("test") == ["venv", "pip"]
     assert checkout.make("test") == checkout.make("demo") == []

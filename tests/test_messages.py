@@ -1,4 +1,4 @@
-"""docs/messages.md has every message of OptionError and ServiceError, and none that is gone."""
+"""docs/messages.md has every message of OptionError and ServiceError, and no outdated one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGE = (ROOT / "docs" / "messages.md").read_text()
 
 
 def test_the_page_has_every_message_and_no_other() -> None:
-    """Add a row for a new message: `python docs/messages.py` prints what is missing or stale."""
+    """Add a row for a new message: `python docs/messages.py` prints missing and outdated ones."""
     found = MESSAGES.find_messages()
     explained = MESSAGES.messages_on(PAGE)
 

@@ -58,7 +58,7 @@ SPARKS_REDACTION = r"(?i)secret|password|token|access[.]?key"  # the default of 
 
 
 def problems(option: Option[Any], text: str) -> str:
-    """What is said about a value, also about one that is refused only later."""
+    """The messages about a value, including a value that is refused only later."""
     values = read_options("test", [option], {option.key.replace("*", "clicks"): text})
     values.reject_value(option, "does not fit")
     with pytest.raises(OptionError) as refused:
@@ -85,7 +85,7 @@ def test_a_url_without_its_scheme_is_one(key: str, text: str) -> None:
 
 
 def test_the_rest_of_a_url_is_shown() -> None:
-    """It says what is wrong."""
+    """It shows the mistake."""
     with pytest.raises(OptionError) as refused:
         source_config_from_options(
             {"streamName": "s", "endpointUrl": "https://user:hunter2@kinesis.internal"}

@@ -15,8 +15,8 @@ from integration.model.server import serving
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 
-# Other packages are imported first, because how they do on Windows is theirs to test. Then those parts of the
-# standard library are gone whose documentation says "Availability: Unix".
+# Other packages are imported first, because how they do on Windows is theirs to test. Then it removes those
+# parts of the standard library whose documentation says "Availability: Unix".
 WINDOWS = """
 import importlib, os, pkgutil, select, signal, socket, subprocess, sys
 import botocore.session, hypothesis, msgspec, pyarrow.compute, pyarrow.parquet, pyspark.sql.datasource

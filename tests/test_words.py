@@ -40,11 +40,11 @@ INSTEAD = {
     r"as far as \w+ goes\b": "only",
 }
 PATTERNS = {re.compile(r"\b" + key.replace(" ", r"\s+"), re.IGNORECASE): new for key, new in INSTEAD.items()}
-CODE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^( *)```.*?^\1```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Docstrings and blocks of comments, or a page without its code, each with its first line."""
+    """Docstrings, blocks of comments and names of tests, or a page without code, each with its first line."""
     text = path.read_text()
     if path.suffix == ".md":
         yield 1, CODE.sub(lambda code: "\n" * code[0].count("\n"), text)
@@ -52,6 +52,8 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield node.lineno, str(node.value.value)
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node.lineno, node.name.replace("_", " ")
     block, first = "", 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -85,7 +87,7 @@ def test_pages_are_plain_english(page: Path) -> None:
 
 
 def test_a_phrase_is_found(tmp_path: Path) -> None:
-    """Also across the lines of a comment; not in code or in strings that are no docstrings."""
+    """Also across the lines of a comment; not in other code or strings."""
     module = tmp_path / "module.py"
     module.write_text('a = "goes on"\n# It goes\n# on\n\n\ndef f():\n    """Where\n    it is there."""\n')
     page = tmp_path / "page.md"

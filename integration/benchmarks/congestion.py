@@ -1,10 +1,10 @@
-"""The table of congestion control: what is accepted of what a service can take, whatever fails meanwhile.
+"""The table of congestion control: which share of a service's capacity is used, through failures of any kind.
 
 Services with token buckets, or that work on few requests at a time, shared by several tasks, in virtual time.
 Each row has the mean over the seeds, and below it what was aimed at and missed:
 
 - accepted: of what the service can take, less what fails anyway;
-- refused: for load, of what was sent;
+- refused: for load, as a share of the sent entries;
 - share: the smallest of a task by the largest;
 - settled: seconds until enough is accepted in any two seconds (for steps: after the step);
 - entries of a request, and CPU time of a request in the scheduler and the strategy (microseconds).
@@ -99,7 +99,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A scenario, the seconds that count, and what is aimed at."""
+    """A scenario, the seconds that count, and its aims."""
 
     name: str
     scenario: Scenario

@@ -183,7 +183,7 @@ class _OneRow(DataSourceReader, DataSourceStreamReader):
 
 
 class OneRowSource(DataSource):
-    """What Spark takes for a query of a Python source, whatever the source does."""
+    """The time that Spark takes for a query of any Python source."""
 
     @classmethod
     def name(cls) -> str:

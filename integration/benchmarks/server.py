@@ -230,7 +230,7 @@ def _serve(parent: Connection, make: Callable[..., Operations], arguments: Seque
     threading.Thread(target=_accept, args=(listener, operations), daemon=True).start()
     parent.send(listener.getsockname()[1])
     with contextlib.suppress(EOFError, OSError):
-        parent.recv()  # until the parent closes its end, or is gone
+        parent.recv()  # until the parent closes its end, or dies
     os._exit(0)
 
 

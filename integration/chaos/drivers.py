@@ -27,7 +27,7 @@ _STRATEGIES: Final[Mapping[Shared, Mapping[str, str]]] = {
     },
     "nothing": {},
 }
-"""Options of the sink. The bucket has ten times what is put, for what waits after a fault."""
+"""Options of the sink. The bucket allows ten times the rate of the puts, for the backlog after a fault."""
 
 
 class Drivers:
@@ -136,7 +136,7 @@ class Drivers:
                 self.left_behind.append(f"driver {driver.log.name}: {', '.join(names)}")
 
     def end(self, seconds: float) -> str | None:
-        """Has the driver stop its queries and end, as a user does. Returns what is wrong with that."""
+        """Has the driver stop its queries and end, as a user does. Returns the problems with that."""
         driver = self._driver
         assert driver is not None
         for each in (driver, self._standby and self._standby[0]):

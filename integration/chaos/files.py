@@ -28,7 +28,7 @@ def read_committed(lake: Lake) -> Committed:
     batches: dict[int, list[str]] = {}
     queries = set()
     for key in sorted(lake.files(), key=_batch_of):
-        # Files of a second manifest of a batch double its rows, or are gone: both are found.
+        # Files of a second manifest of a batch double its rows, or vanish: both are found.
         batches.setdefault(_batch_of(key), []).append(key)
         queries.add(key.rpartition("/")[2].split("_")[1])
     problems = []

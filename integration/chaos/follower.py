@@ -1,4 +1,4 @@
-"""Follows a query by its checkpoint: which batches there are, what is committed, and how much waits.
+"""Follows a query by its checkpoint: which batches exist, what is committed, and how much waits.
 
 The checkpoint is what a restart believes, so it is asked, and not the driver, which may be dead or stopped.
 """
@@ -58,7 +58,7 @@ class Follower:
             del self._logged[batch]
 
     def unread(self) -> int:
-        """The records of the stream behind what is committed."""
+        """The records of the stream after the last committed one."""
         waiting = 0
         for shard in self._model.shards():
             if shard.stream == self._stream:

@@ -73,7 +73,7 @@ class History:
     def fail(self, at: float, query: str, error: str) -> Failure:
         """A query has failed: finds the fault that it may blame."""
         failure = Failure(at, query, error)
-        if _OURS not in error:  # else the library has raised it, and not Spark about a process that is gone
+        if _OURS not in error:  # else the library has raised it, and not Spark about a process that has died
             failure.cause = next((each for each in reversed(self.struck) if each.may_end(failure)), None)
         if failure.cause is not None:
             failure.cause.ended.append(query)
@@ -150,7 +150,7 @@ def _lag(samples: Sequence[tuple[float, int, int]]) -> list[tuple[float, float]]
     found = []
     place = 0
     for at, count, waiting in samples:
-        # Counts rise, and so does what is committed: the place moves forward only.
+        # Counts rise, and so does the committed position: the place moves forward only.
         while place < len(samples) - 1 and samples[place + 1][1] <= count - waiting:
             place += 1
         found.append((at, 0.0 if not waiting else max(0.0, at - samples[place][0])))

@@ -1,4 +1,4 @@
-"""Counts every record at the end: what was put, what came of it, what is there twice and why.
+"""Counts every record at the end: how many were put, how many copies each has, and why.
 
 An order is ``<key>:<number>:<padding>`` in stream `ORDERS`. Query copy makes of it
 ``<order>|<run>|<when the row was made>`` in stream `COPIED`; query lake writes each copy with the shard and
@@ -107,7 +107,7 @@ def count_copies(
     batch_of: Callable[[Order], int | None],
     unacknowledged: Container[str],
 ) -> Copies:
-    """Compares what is in `COPIED` with what was put.
+    """Compares the records in `COPIED` with the orders that were put.
 
     `put`: by key, how many orders; they are numbered from 0; `copied`: sequence number and data of all
     records of the stream; `batch_of`: the batch of query copy that an order is in; `unacknowledged`: the
@@ -158,7 +158,7 @@ def _explain(
 def count_rows(
     copied: Mapping[str, Sequence[str]], files: Iterable[tuple[int, Iterable[Sequence[Row]]]]
 ) -> Files:
-    """Compares the rows of committed files with what is in `COPIED`.
+    """Compares the rows of committed files with the records in `COPIED`.
 
     `copied`: by shard, the sequence numbers of all records in their order; `files`: batches in their order,
     each with the rows of its files.

@@ -220,7 +220,7 @@ def main() -> None:
 def _run(spark: SparkSession, plan: PipelinePlan) -> None:
     events = _Events(plan.events)
     runners = [_Runner(spark, plan, name, events) for name in QUERIES]
-    spark.range(2).repartition(2).count()  # what is slow the first time
+    spark.range(2).repartition(2).count()  # the slow steps of a first run
     runners[0].load()
     events.add("ready")
     if not sys.stdin.readline():

@@ -20,7 +20,7 @@ _JOIN: Final = 60.0
 
 
 class Producer:
-    """Puts orders of each key numbered from 0, past all limits, whatever shards there are.
+    """Puts orders of each key numbered from 0, beyond all limits, into any shards.
 
     `rate`: orders a second.
     """

@@ -29,7 +29,7 @@ class Target:
     born: str  # when it was started, which tells it from a later one with its id
 
     def signal(self, number: signal.Signals) -> bool:
-        """Sends a signal. Returns False where the process is gone."""
+        """Sends a signal. Returns False if the process has ended."""
         if (found := _status(self.pid)) is None or found[1] != self.born:
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -39,7 +39,7 @@ class Target:
 
     def limit_files(self, size: int | None) -> bool:
         """No file that it writes to may be larger than `size` bytes from now on, as if its disk were full;
-        None: as large as it likes. Returns False where the process is gone.
+        None: as large as it likes. Returns False if the process has ended.
         """
         if (found := _status(self.pid)) is None or found[1] != self.born:
             return False
@@ -85,7 +85,7 @@ def _role(command: bytes, *, is_forked: bool) -> str | None:
 
 
 def _status(pid: int) -> tuple[int, str] | None:
-    """The parent's id, and the time at which the process was started; None where it is gone."""
+    """The parent's id, and the time at which the process was started; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

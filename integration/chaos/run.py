@@ -82,7 +82,7 @@ def run_chaos(settings: Settings, say: Callable[[str], None]) -> Verdict:
         directory = Path(stack.enter_context(_warded()))
         server = stack.enter_context(_s3(settings.s3))
         reader_clock = ReaderClock(directory / "clock")
-        os.environ.update(reader_clock.environment)  # of what is started from here on
+        os.environ.update(reader_clock.environment)  # of processes that are started from here on
         # All laws. Runs of empty pages are short, because each page of them takes a fifth of a second.
         laws = Laws(empty_pages=_EMPTY_PAGES)
         service_clock = RealClock(offset=random.Random(f"{settings.seed}/clock").uniform(-_OFF, _OFF))
@@ -121,7 +121,7 @@ def _s3(name: str) -> contextlib.AbstractContextManager[servers.Server]:
 
 @contextlib.contextmanager
 def _warded() -> Iterator[str]:
-    """A directory for everything, and a warden who kills what is left of what was started in the block."""
+    """A directory for everything, and a warden who kills all processes that the block leaves."""
     os.environ[_MARK] = mark = uuid.uuid4().hex
     environment = {name: value for name, value in os.environ.items() if name != _MARK}
     made = tempfile.mkdtemp(prefix="sluice-chaos-")

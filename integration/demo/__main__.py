@@ -74,7 +74,9 @@ def main() -> int:
 
 
 def run(plan: Plan, display: Display) -> Sequence[Comparison]:
-    """From nothing to the output read back; whatever it started is gone when it returns or raises."""
+    """From nothing to the output read back; all processes that it starts have ended when it returns or
+    raises.
+    """
     with contextlib.ExitStack() as stack:
         try:
             return _run(plan, display, stack)
@@ -172,7 +174,7 @@ class Screen:
 
 
 def show_until(screen: Screen, done: Callable[[], bool], seconds: float) -> None:
-    """Returns when `done` says so, or after `seconds`: the comparison at the end tells what is missing."""
+    """Returns when `done` says so, or after `seconds`: the comparison at the end shows the missing rows."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         finished = done()

@@ -15,7 +15,7 @@ from integration.demo.events import MARK, WINDOW_SECONDS
 from integration.support.kinesis import REGION
 
 CONSUMER = "demo-clicks"
-LATENCY = "latency"  # what is observed: how many clicks, and the median of their ms since they were sent
+LATENCY = "latency"  # the observation: how many clicks, and the median of their ms since they were sent
 SCHEMA = "id string, user string, page string, action string, price long, at long, sent long"
 WATERMARK = "10 seconds"
 TRIGGERS = {"clicks": "100 milliseconds", "totals": "1 second"}

@@ -67,7 +67,7 @@ class Progress:
         """Takes the reports that are new; raises what a query has failed with."""
         for query in self._queries:
             if error := query.exception():
-                raise PipelineError(str(error))  # Spark's own cannot be shown once its JVM is gone
+                raise PipelineError(str(error))  # Spark's own error cannot be shown once its JVM has ended
             for report in query.recentProgress:
                 self._add(query.name or "", json.loads(report.json))
 

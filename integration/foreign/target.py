@@ -16,7 +16,7 @@ from integration.support.kinesis import REGION
 
 
 class Target(ABC):
-    """One place to write to; `directory`: for what is kept on this host."""
+    """One place to write to; `directory`: for files on this host."""
 
     source: Mapping[str, str] = {}
     """Options of the source `kinesis-efo`; empty: Spark makes the rows."""
@@ -34,7 +34,7 @@ class Target(ABC):
 
     @abstractmethod
     def prepare(self) -> dict[str, str]:
-        """Makes what is written to, and returns the options of the sink. Is called again if it fails."""
+        """Makes the target, and returns the options of the sink. Is called again if it fails."""
 
     @abstractmethod
     def read(self) -> Iterable[Row]:

@@ -78,7 +78,7 @@ class Core:
     # --- time ---
 
     def settle(self) -> None:
-        """Does what is due by now."""
+        """Does all that is due by now."""
         elapsed, now = self.clock.elapsed(), self.clock.now()
         for stream in list(self.streams.values()):
             while stream.pending and stream.pending[0][0] <= elapsed:

@@ -108,7 +108,7 @@ class Shard:
         return numbers.encode(self.created_second, self.index, place, now // SECOND)
 
     def put(self, key: str, data: bytes, arrival: int, now: int) -> StoredRecord:
-        """Takes a record, whatever the limits say.
+        """Takes a record, beyond all limits.
 
         `arrival`: what the record says of its arrival; `now`: by which its place is chosen.
         """
@@ -142,7 +142,7 @@ class Shard:
         return index < len(self.places) and self.places[index] == place
 
     def expire(self, before: int) -> None:
-        """The oldest records are gone as far as they arrived before an instant (microseconds)."""
+        """Records that arrived before an instant (microseconds) expire, the oldest first."""
         while self.first < len(self.records) and self.records[self.first].arrival < before:
             self.first += 1
 

@@ -63,7 +63,7 @@ class Stream:
         self._open = self._starts = None
 
     def expire(self, now: int) -> None:
-        """Records, and closed shards, that are older than the retention are gone for good."""
+        """Records, and closed shards, that are older than the retention expire for good."""
         horizon = now - self.retention_hours * 3600 * SECOND
         for shard in self.shards.values():
             if shard.laws.retention:

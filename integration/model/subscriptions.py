@@ -27,7 +27,7 @@ class _Key(NamedTuple):
 
 @dataclass
 class _Line:
-    """What the service remembers of a consumer and a shard, whatever subscriptions come and go."""
+    """The service's memory of a consumer and a shard, across subscriptions."""
 
     calls: CallLimit = field(default_factory=CallLimit)
     succeeded: float | None = None

@@ -64,7 +64,7 @@ class Writes:
         arrival: int | None = None,
         explicit_hash_key: int | None = None,
     ) -> tuple[Shard, StoredRecord]:
-        """Puts a record whatever the limits say, for tests.
+        """Puts a record beyond all limits, for tests.
 
         `arrival`: microseconds since the epoch; by the service's clock where it is not given.
         """

@@ -448,7 +448,7 @@ class StreamsModel:
         return Stored(shard.id, number, made_at, fields, size, begins)
 
     def _settle(self) -> None:
-        """Does what is due by now: records expire, shards roll over."""
+        """Does all that is due by now: records expire, shards roll over."""
         now, elapsed = self.clock.now(), self.clock.elapsed()
         for stream in list(self._streams.values()):
             for shard in list(stream.shards.values()):

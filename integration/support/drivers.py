@@ -20,7 +20,7 @@ from integration.support.paths import ROOT
 from integration.support.processes import marked_processes
 from integration.support.queries import wait_until
 
-TIMEOUT = 300.0  # only what is broken takes as long, however busy the machine is
+TIMEOUT = 300.0  # only broken code takes as long, on the busiest machine
 
 Line = tuple[str, str, int, str]
 """Shard, sequence number, sub-sequence number, data in hex."""
@@ -145,7 +145,7 @@ def by_shard(rows: Sequence[Line]) -> dict[str, list[Line]]:
 
 @contextlib.contextmanager
 def started_drivers() -> Iterator[list[Driver]]:
-    """What a test adds here is gone at its end."""
+    """Drivers that a test adds here are ended when it ends."""
     started: list[Driver] = []
     try:
         yield started

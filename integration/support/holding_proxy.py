@@ -32,7 +32,7 @@ def step_of(method: str, target: str) -> str:
         return "create" if method == "POST" else "orphans"
     if "uploadId" in query:
         return {"PUT": "part", "POST": "complete", "DELETE": "abort"}.get(method, "")
-    if "list-type" in query:  # whether an epoch is committed, and what is left of others
+    if "list-type" in query:  # whether an epoch is committed, and the remains of others
         return "look"
     if "/pending/" in parts.path:
         return {"PUT": "note", "GET": "settle", "DELETE": "forget"}.get(method, "")

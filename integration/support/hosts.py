@@ -83,7 +83,7 @@ class Host:
         _run("ip", "link", "set", self.cable, "up")
 
     def power_off(self) -> None:
-        """Everything that runs there is gone. Nobody hears of it."""
+        """Everything that runs there ends. Nobody hears of it."""
         self.pull_cable()
         while running := self.processes():
             for process in running:
@@ -103,7 +103,7 @@ class Network:
 
 @contextlib.contextmanager
 def network(names: Sequence[str]) -> Iterator[Network]:
-    """Makes hosts; at the end they are gone with all that runs there."""
+    """Makes hosts; at the end they are removed with all that runs there."""
     if (obstacle := find_obstacle()) is not None:
         raise RuntimeError(obstacle)
     _remove_left_over()

@@ -1,4 +1,4 @@
-"""A server of HTTP whose answers are a function of what was sent, bytes of target and headers included."""
+"""A server of HTTP whose answers are a function of the request, bytes of target and headers included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Iceberg table of `examples.iceberg`, with steps at which tests kill the driver; and what is in it."""
+"""The Iceberg table of `examples.iceberg`, with steps at which tests kill the driver; and its rows."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Streams:
         return self._put(stream, ({"PartitionKey": key, "Data": data} for key, data in records))
 
     def put_to_shard(self, stream: str, shard: str, data: Sequence[bytes]) -> list[Put]:
-        """Puts `data` to one open shard, whatever the partition keys (``"key"``) say."""
+        """Puts `data` to one open shard, for any partition key (``"key"``)."""
         first = self._hash_range(stream, shard)[0]
         return self._put(
             stream, ({"PartitionKey": "key", "ExplicitHashKey": str(first), "Data": each} for each in data)

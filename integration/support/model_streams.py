@@ -59,7 +59,7 @@ class ModelStreams(Streams):
 
     def at_once(self) -> AbstractContextManager[object]:
         """No call is carried out, and nothing is pushed, between the steps of the ``with`` block: nobody sees
-        what is between them, however long the machine pauses.
+        the states between them, however long the machine pauses.
         """
         return self.model._core.lock
 

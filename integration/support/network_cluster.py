@@ -42,7 +42,7 @@ _CORES: Final = "2"
 _MEMORY: Final = "1g"
 _START: Final = 300.0
 _PATIENCE: Final = 300.0
-"""Seconds. Only what is broken takes as long, however busy the machine is."""
+"""Seconds. Only broken code takes as long, on the busiest machine."""
 _WORKER_TIMEOUT: Final = 10
 """Seconds without a heartbeat after which the master gives up a worker, and its tasks run again elsewhere. By
 default Spark waits for 60."""

@@ -1,4 +1,4 @@
-"""Finds processes by what is in their environment, which all they start inherit."""
+"""Finds processes by a variable in their environment, which all their children inherit."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from integration.support.kinesis import REGION
 
-WAIT = 300.0  # only what is broken takes as long, however busy the machine is
+WAIT = 300.0  # only broken code takes as long, on the busiest machine
 
 PUBLISHERS: dict[str, dict[str, str]] = {"polling": {}, "efo": {"consumerName": "tests"}}
 """The two ways in which the source gets records, and the options that choose each."""

@@ -1,8 +1,8 @@
 """A Kinesis that holds one recorded stream: sequence numbers, times and clock are those of the recording.
 
 An emulator assigns sequence numbers and times itself, and a checkpoint names those of the stream that it was
-written from. So this server gives out what was recorded, whatever the year: the clock that its answers
-carry starts at the moment of the recording. It takes no records.
+written from. So this server serves the recording at any time: the clock in its answers starts at the moment
+of the recording. It takes no records.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def main() -> None:
     plan = S3DriverPlan(**json.loads(sys.argv[1]))
     directory = Path(plan.directory)
     with spark_session(directory / f"spark-{plan.attempt}") as spark:
-        spark.range(2).repartition(2).count()  # what is slow the first time
+        spark.range(2).repartition(2).count()  # the slow steps of a first run
         print("ready", flush=True)
         if not sys.stdin.readline():
             return

@@ -103,8 +103,8 @@ class FaultProxy:
         return events
 
     def count(self, operation: str) -> int:
-        """How many calls of an operation of Kinesis have met a rule since this proxy started, whatever
-        `clear` forgets.
+        """How many calls of an operation of Kinesis have met a rule since this proxy started; `clear` does
+        not reset it.
         """
         metrics = self._request("GET", "metrics").decode()
         wanted = f'microburst_faults_total{{service="kinesis",operation="{operation}",'
@@ -140,7 +140,7 @@ def ministack(services: str = "kinesis") -> Iterator[Server]:
 
 @contextlib.contextmanager
 def aging_ministack() -> Iterator[tuple[Server, Clock]]:
-    """Kinesis whose clock can be set forward; it trims what is older than the stream's retention."""
+    """Kinesis whose clock can be set forward; it trims records older than the stream's retention."""
     with tempfile.TemporaryDirectory(prefix="sluice-clock-") as made:
         clock = Clock(Path(made, "ahead"))
 
@@ -274,7 +274,7 @@ def running(
 def leashed(
     arguments: Sequence[str], directory: Path, *, settings: Mapping[str, str] | None = None, log: str = "log"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a command that is gone, with all it started, when the block ends or this process does.
+    """Runs a command that ends, with all its children, when the block ends or this process does.
 
     `directory`: where it runs, and where its output goes, to the file `log`. It is removed when this process
     is killed; `settings`: environment variables in addition to ours.

@@ -1,7 +1,7 @@
 """A service with token buckets that several tasks of the sink share, in virtual time.
 
-It refuses what it has no tokens for, and fails entries and requests whatever the load is. Nothing sleeps: a
-minute of sixteen tasks takes seconds.
+It refuses requests without tokens, and fails entries and requests independently of the load. Nothing sleeps:
+a minute of sixteen tasks takes seconds.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Scenario:
 class Service:
     """Decides what becomes of a request.
 
-    A failing request takes no tokens, and what is refused takes none; a failing entry does.
+    A failing request takes no tokens, and refused entries take none; a failing entry does.
     """
 
     def __init__(self, scenario: Scenario, *, seed: int = 1) -> None:
@@ -183,7 +183,7 @@ class _Task:
 
 
 class Run:
-    """Runs a scenario; keeps by second and task what was accepted, refused for load and failed."""
+    """Runs a scenario; counts by second and task the accepted, refused and failed entries."""
 
     def __init__(self, scenario: Scenario, make: Make, *, seed: int = 1) -> None:
         self.scenario = scenario
@@ -324,7 +324,7 @@ class Run:
         return sum(self.accepted[n, task.number] for n in range(start, end) for task in self.tasks)
 
     def refusals(self, start: int, end: int) -> float:
-        """What was refused for load in these seconds, as a part of what was sent."""
+        """The entries that were refused for load in these seconds, as a share of the sent ones."""
         sent = sum(self.sent[n] for n in range(start, end))
         return sum(self.refused[n] for n in range(start, end)) / max(1, sent)
 

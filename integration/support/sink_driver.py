@@ -46,7 +46,7 @@ def main() -> None:
     plan = SinkDriverPlan(**json.loads(sys.argv[1]))
     settings = {"spark.master": "local[2,4]"}  # a task that fails is tried again
     with spark_session(Path(plan.directory, f"spark-{plan.attempt}"), settings) as spark:
-        spark.range(2).repartition(2).count()  # what is slow the first time
+        spark.range(2).repartition(2).count()  # the slow steps of a first run
         print("ready", flush=True)
         if not sys.stdin.readline():
             return

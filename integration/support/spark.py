@@ -174,7 +174,7 @@ class Sessions:
 
 
 def stop_jvm() -> None:
-    """Ends the JVM of this process, and waits until it is gone with what it keeps in its directories."""
+    """Ends the JVM of this process, and waits until it has ended and removed its directories."""
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     if gateway is None:
         return

@@ -46,11 +46,11 @@ class SluiceError(Exception):
 
 
 class OptionError(SluiceError, ValueError):
-    """An option cannot work. Names the option, the given value and what is allowed."""
+    """An option cannot work. Names the option, the given value and the allowed ones."""
 
 
 class SparkVersionError(SluiceError, ImportError):
-    """There is no PySpark, or one that has no data sources in Python."""
+    """PySpark is missing, or its version has no data sources in Python."""
 
 
 class InvalidRecordError(SluiceError, ValueError):
@@ -70,7 +70,7 @@ class InvalidRecordError(SluiceError, ValueError):
 
 
 class DataLossError(SluiceError):
-    """Records between two offsets are gone: trimmed by retention, or with their shard or stream."""
+    """Records between two offsets are lost: trimmed by retention, or deleted with their shard or stream."""
 
 
 class SourceRuleError(SluiceError):

@@ -2,10 +2,10 @@
 
 Spark's progress events carry nothing of a Python sink, and before 4.2 nothing of a Python source. A listener
 runs in the application's process, while commits and planning run in others, on the same host and mostly as
-the same user. So a listener makes a letterbox: a directory below one that only this user can open, in the
-directory for temporary files. The other processes put their letters into every letterbox. Without listeners
-nothing is written. A listener locks its letterbox for as long as it lives; a letterbox without a lock is left
-over, and other processes remove it.
+the same user. So a listener makes a letterbox: a directory below another one that only this user can open, in
+the directory for temporary files. The other processes put their letters into every letterbox. Without
+listeners nothing is written. A listener locks its letterbox for as long as it lives; a letterbox without a
+lock is left over, and other processes remove it.
 
 The lock is that of the directory itself, without a file that something could remove. The cleaner of systemd
 leaves directories alone that are locked. Others, or users, may remove anything at any time: a listener makes
@@ -102,7 +102,7 @@ class Letterbox:
                 self._box, self._lock = _make_box(self._parent) or (None, None)
 
     def _is_there(self) -> bool:
-        """Whether the directory of this name is still the one that is locked."""
+        """Whether the directory of this name is still the locked one."""
         if self._box is None or self._lock is None:
             return False
         try:
@@ -208,7 +208,7 @@ def _boxes(parent: Path) -> Iterator[Path]:
             continue
         try:
             lock = _locked(box)
-        except OSError:  # it is gone, or no letterbox
+        except OSError:  # it was deleted, or is no letterbox
             continue
         if lock is None:  # its listener lives
             yield box

@@ -30,7 +30,7 @@ from sluice.source.logs.stream_log import Page
 GET_RECORDS = shape_of("kinesis", "GetRecords")
 MANY = 25
 USUAL = pa.default_memory_pool()
-COUNTED = pa.proxy_memory_pool(USUAL)  # for as long as what is made in it
+COUNTED = pa.proxy_memory_pool(USUAL)  # for as long as its arrays exist
 FIELDS = ["SequenceNumber", ARRIVAL, "PartitionKey", "Data"]
 
 
@@ -246,7 +246,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_page_is_an_error_soon(body: bytes) -> None:
-    """One that the client retries, also where it is an event."""
+    """The client retries the error, even for an event."""
     with pytest.raises(DamagedAnswerError):
         page_of(body, parsed_by_us)
     with pytest.raises(ServiceError) as caught:

@@ -116,7 +116,7 @@ def test_every_option_reaches_the_config() -> None:
     ],
 )
 def test_a_bad_option_is_refused_by_name(given: dict[str, str], named: str) -> None:
-    """A bad value, or one that needs another option, is refused in an error that names the option."""
+    """A bad value, or an option that lacks another one, is refused in an error that names the option."""
     with pytest.raises(OptionError, match=f"option '{named}'"):
         read(**given)
 
@@ -181,7 +181,7 @@ def test_a_broken_description_of_the_user_s_is_named(monkeypatch: pytest.MonkeyP
         client_for(LOCAL, "kinesis")
 
 
-def test_garbage_collection_goes_on_once_a_client_is_made() -> None:
+def test_garbage_collection_resumes_once_a_client_is_made() -> None:
     client_for(LOCAL, "kinesis")
 
     assert gc.isenabled()
@@ -384,7 +384,7 @@ def test_a_role_is_assumed_with_the_given_credentials(monkeypatch: pytest.Monkey
     assert transport.requests[0].url.startswith("http://127.0.0.1:9")
 
 
-def test_an_sts_that_does_not_answer_is_not_taken_for_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_sts_is_not_mistaken_for_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the endpoint of STS. It has to say whose it is: the other call was never made."""
 
     def unreachable(operation: str, _params: dict[str, Any]) -> Any:

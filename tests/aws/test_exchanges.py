@@ -55,7 +55,7 @@ def test_an_exchange_that_is_late_loses_its_connection(connection: Any) -> None:
     assert dog._armed == {}
 
 
-def test_a_connection_that_comes_too_late_is_not_used(connection: Any) -> None:
+def test_a_late_connection_is_not_used(connection: Any) -> None:
     """It may take longer to make than the whole request may last."""
     dog = watchdog()
     with Exchange(-1.0, watchdog=dog) as exchange:

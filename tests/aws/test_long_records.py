@@ -59,6 +59,6 @@ def test_long_data_does_not_go_through_the_decoder(kind: Any) -> None:
 
 @pytest.mark.parametrize("data", ["A" * 8_001, "A" * 8_000 + "=", "*" * 8_000, "=" * 8_000])
 def test_the_decoder_refuses_data_that_is_not_base64(data: str) -> None:
-    """Its error is the one that callers handle."""
+    """It raises the error that callers handle."""
     with pytest.raises(msgspec.ValidationError):
         read_page(Reader(), a_page(a_record(LONG, Data=data)))

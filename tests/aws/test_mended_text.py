@@ -147,7 +147,7 @@ def test_whole_text_is_left_as_it_is(value: Any, ascii_only: bool) -> None:
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_any_text_of_json_can_be_read(text: str) -> None:
-    """Whatever halves, backslashes and escapes it has: other characters stay."""
+    """With any halves, backslashes and escapes; other characters stay."""
     found = json.loads(mended_json(json.dumps(text).encode()))
 
     assert found == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -57,7 +57,7 @@ def both(body: bytes) -> Found:
 def test_the_search_finds_what_stepping_finds(
     records: list[dict[str, Any]], names: list[str], counted: bool
 ) -> None:
-    """Whatever the lengths of data and keys, the order of fields, and whether the array has its length."""
+    """For any lengths of data and keys, any order of fields, and with or without the array's length."""
     searched, stepped = both(page(records, names, counted=counted))
 
     assert stepped is not None
@@ -80,7 +80,7 @@ def test_data_that_look_like_a_record_are_no_record(counted: bool) -> None:
 
 @given(st.data(), st.booleans())
 def test_a_damaged_page_has_the_bounds_of_stepping_or_none(data: st.DataObject, counted: bool) -> None:
-    """Whatever byte is changed, and wherever the page is cut."""
+    """For any changed byte, and for any cut."""
     body = page([record(size, "key") for size in (3, 300, 24, 0)], FIELDS, counted=counted)
     first = body.index(b"\x67Records") + 9
     place = data.draw(st.integers(first + 1, len(body) - 1))

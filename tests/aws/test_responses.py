@@ -182,7 +182,7 @@ def test_an_arrival_beyond_all_dates_is_damage(seconds: float) -> None:
 
 @pytest.mark.parametrize("status", [300, 400, 500])
 def test_the_sdk_reads_errors(status: int) -> None:
-    """Also one that looks like a page."""
+    """Even an error that looks like a page."""
     response = response_of(b'{"Records": [], "MillisBehindLatest": 0, "__type": "Oops"}', status)
 
     assert parsed_by_us(response, GET_RECORDS) == parsed_by_the_sdk(response, GET_RECORDS)

@@ -188,8 +188,8 @@ def test_json_alone() -> None:
 
 
 def test_cbor_alone() -> None:
-    """wireFormat=cbor: an endpoint that refuses it is an error, whatever other queries have seen, and the
-    error says what to do.
+    """wireFormat=cbor: an endpoint that refuses it is an error, even if other queries use JSON, and the error
+    says what to do.
     """
     endpoint_state(URL).knows_cbor = False
     endpoint = Endpoint({CBOR: lambda: answer(b"", 415)}, replace(CONFIG, wire_format="cbor"))

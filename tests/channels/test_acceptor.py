@@ -241,7 +241,7 @@ def test_a_failed_attempt_to_accept_is_not_the_last(
 
 
 def test_without_descriptors_the_least_useful_connection_is_closed(bench: Bench) -> None:
-    """A stranger's, or else the one that was idle for longest; its task opens another one."""
+    """A stranger's connection, or else the one that has been idle for longest; its task opens another one."""
     idle = [bench.task(), bench.task()]
     bench.pass_time(1.0)
     stranger = bench.stranger()

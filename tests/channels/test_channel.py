@@ -74,7 +74,7 @@ def serve(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 16 * 1024, 16 * 1024 + 1, 3_000_000])
 def test_a_frame_arrives_whole(pair: tuple[Channel, Channel], size: int) -> None:
-    """Whatever its length, and however many parts it was sent in."""
+    """For any length, and any number of parts."""
     body = bytes(range(256)) * (size // 256 + 1)
     sender = threading.Thread(target=pair[0].send, args=(b"E", body[:size]))
     sender.start()

@@ -27,7 +27,7 @@ def shake(task: ClientHandshake, agent: ServerHandshake) -> None:
 
 @given(st.lists(st.integers(1, 64)))
 def test_both_ends_prove_the_secret(cuts: list[int]) -> None:
-    """Whatever pieces the client's bytes come in, and not one byte of the request behind them is taken."""
+    """In any pieces of the client's bytes, and without taking a byte of the request behind them."""
     task, agent = client(), server()
     sizes = iter([*cuts, *[64] * 8])
 
@@ -74,7 +74,7 @@ def test_a_relayed_handshake_fails() -> None:
 
 
 def test_a_server_that_does_not_know_the_secret_is_found_out() -> None:
-    """Whatever it answers: noise, the client's own message, or what it overheard an agent answer."""
+    """For any answer: noise, the client's own message, or an answer that it overheard from an agent."""
     task = client()
     overheard = server().receive(client().hello())
 

@@ -199,8 +199,8 @@ def test_another_certificate_is_not_the_server_that_is_meant(certificate: Certif
             connect(other, timeout=PATIENT)
 
 
-def test_a_task_that_is_told_of_no_certificate_does_not_get_in(certificate: Certificate) -> None:
-    """Nor one that expects TLS where there is none."""
+def test_a_task_without_the_certificate_does_not_get_in(certificate: Certificate) -> None:
+    """Nor does a task that expects TLS if there is none."""
     with listening(certificate) as address, pytest.raises((OSError, EOFError)):
         connect(replace(address, fingerprint=b""), timeout=5.0)
     with listening(None) as address, pytest.raises((OSError, EOFError)):

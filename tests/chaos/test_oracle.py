@@ -35,7 +35,7 @@ def test_an_order_that_was_not_copied_is_lost() -> None:
 
 
 def test_what_nobody_put_is_foreign() -> None:
-    """A number too many, another key, and what is no copy at all."""
+    """A number too high, an unknown key, and data that are no copy at all."""
     found = copies(copy("a", 0), copy("a", 1), copy("a", 2), copy("b", 0), b"damaged", b"a:0:|0.0")
     assert found.foreign == 4
     assert not found.is_right
@@ -53,7 +53,7 @@ def test_copies_tell_why_they_were_made() -> None:
     assert found.is_right
 
 
-def test_what_the_sink_was_told_of_is_not_sent_again() -> None:
+def test_acknowledged_records_are_not_sent_again() -> None:
     """One copy of a row has to be acknowledged; with two of them one was needless."""
     data = (copy("a", 0), copy("a", 0), copy("a", 1))
     assert copies(*data, told=(1, 2)).is_right

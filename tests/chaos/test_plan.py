@@ -19,7 +19,7 @@ def test_a_seed_gives_the_same_history_again() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_ten_minutes_have_every_kind(seed: int) -> None:
-    """Whatever the seed, and no fault outlasts the run."""
+    """For any seed, and no fault outlasts the run."""
     faults = draw_faults(seed, 600)
     assert {fault.kind.name for fault in faults} == set(KINDS)
     assert all(0 <= fault.at <= fault.until < 600 for fault in faults)

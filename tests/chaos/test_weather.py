@@ -60,7 +60,7 @@ def fault(name: str, *draws: float) -> Fault:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("draw", [0.0, 0.4, 0.999])
 def test_each_kind_can_be_made_and_taken_back(name: str, draw: float, tmp_path: Path) -> None:
-    """Whatever is drawn; and what hits nothing says so."""
+    """For any draw; a strike without a target says so."""
     world = World(tmp_path)
     made = fault(name, draw, draw, draw)
     hit = world.weather.begin(made)

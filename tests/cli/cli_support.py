@@ -134,7 +134,7 @@ class Service:
         return {each["ShardId"]: each["SequenceNumber"] for each in put["Records"]}
 
     def _check_place(self, request: Mapping[str, Any]) -> None:
-        """A service knows nothing of another region or account, whatever streams of the same name it has."""
+        """A service knows nothing of another region or account, even if that has streams of the same name."""
         for key in ("StreamARN", "ConsumerARN"):
             arn = str(request.get(key, self.arn("")))
             if not arn.startswith(self.arn("")):

@@ -221,7 +221,7 @@ def test_a_stream_that_does_not_exist() -> None:
 
 
 def test_a_consumer_of_the_users_own(service: Service) -> None:
-    """It is described by its ARN, and nothing would be registered; one that is gone is a failure."""
+    """It is described by its ARN, and nothing would be registered; a deleted one is a failure."""
     request = {"StreamARN": STREAM, "ConsumerName": "mine"}
     arn = service.model.call("RegisterStreamConsumer", request)["Consumer"]["ConsumerARN"]
     service.clock.advance(1)

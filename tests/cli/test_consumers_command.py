@@ -31,7 +31,7 @@ def run(*arguments: Any) -> Any:
 
 
 def test_each_has_its_shards_and_its_checkpoint(service: Service, tmp_path: Path) -> None:
-    """A consumer costs by open shard and hour; one that no checkpoint names is the one to look at."""
+    """A consumer costs by open shard and hour; one that no checkpoint names deserves a check."""
     mine, left = service.register("orders", "mine"), service.register("orders", "left-over")
     checkpoint = checkpoint_of(tmp_path / "c", {"orders": mine})
 
@@ -154,7 +154,7 @@ def test_a_consumer_of_a_namesake_is_not_in_use(service: Service, tmp_path: Path
 def test_the_region_of_an_arn_is_used(
     service: Service, monkeypatch: pytest.MonkeyPatch, *, is_namesake: bool
 ) -> None:
-    """Whatever region the SDK's own chain has. If an option names another one, nothing is done."""
+    """Even if the SDK's own chain has another region. If an option names another one, nothing is done."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
     elsewhere = service.elsewhere(OTHER_REGION)
     elsewhere.create("orders")
@@ -229,7 +229,7 @@ def test_what_was_done_is_said_though_another_removal_fails(service: Service) ->
     assert failed.startswith("not removed (DescribeStreamSummary of none")
 
 
-def test_an_option_of_the_source_is_not_taken_for_one_of_the_connection() -> None:
+def test_an_option_of_the_source_is_not_mistaken_for_one_of_the_connection() -> None:
     """The error says which options there are here."""
     done = sluice("consumers", "list", "--all-streams", "--option", "streamName=orders")
 

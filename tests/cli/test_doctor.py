@@ -1,4 +1,4 @@
-"""``sluice doctor``: what it finds, whatever is installed here."""
+"""``sluice doctor``: its findings, independent of the packages installed here."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_no_java(checks: Callable[[str], dict[str, Finding]]) -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The versions of what is installed, for tests to fill."""
+    """The versions of the installed packages, for tests to fill."""
     versions: dict[str, str] = {}
     monkeypatch.setattr(doctor, "_installed", versions.get)
     return versions

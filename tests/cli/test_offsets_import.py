@@ -401,7 +401,7 @@ def test_a_checkpoint_of_something_else_is_not_taken(tmp_path: Path, kind: str) 
 
 @pytest.mark.parametrize("kind", ["awslabs", "databricks"])
 def test_one_stream_of_a_checkpoint(tmp_path: Path, kind: str) -> None:
-    """One that is not in it is wrong use, and nothing is imported."""
+    """A stream that is not in it is wrong use, and nothing is imported."""
     checkpoint = awslabs(tmp_path / "c") if kind == "awslabs" else databricks(tmp_path / "c")
 
     assert imported(kind, checkpoint, "--stream", "clicks") == imported(kind, checkpoint)

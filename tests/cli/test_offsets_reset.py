@@ -170,8 +170,8 @@ def test_a_shard_that_does_not_exist_is_named(query: Query) -> None:
 
 
 def test_shards_that_opened_since_and_ones_that_are_gone(query: Query) -> None:
-    """As at a start: every listed shard gets the position, and one that is gone is left out, as the query
-    would fail for it. One that was read to its end stays.
+    """As at a start, every listed shard gets the position. A shard that no longer exists is left out, because
+    the query would fail for its loss. A shard that was read to its end stays.
     """
     offset = query.offset(1)
     offset["streams"][STREAM] |= {"shardId-gone": {"after": "5"}, "shardId-done": {"closed": True}}
@@ -431,7 +431,7 @@ def test_the_first_batch_has_its_start_in_its_end(query: Query) -> None:
 
 
 def test_state_cannot_leave_a_batch_out(query: Query) -> None:
-    """A stateful query is refused while a batch is in progress; otherwise a warning names what counts twice."""
+    """A stateful query is refused while a batch is in progress; otherwise it is warned of double counts."""
     (query.checkpoint / "state" / "0").mkdir(parents=True)
     assert "The query keeps state, which is not set back" in query.reset("--to-latest").out
     (query.checkpoint / "commits" / "1").write_bytes(b"")
@@ -560,7 +560,7 @@ def test_asynchronous_progress_is_refused(query: Query) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_undo_puts_everything_back(query: Query, *, commit: bool) -> None:
-    """A file that the reset made is deleted, one that it replaced is as it was."""
+    """A file that the reset created is deleted; a file that it replaced is restored."""
     query.log(2, query.unread, commit=commit)
     query.age(HOUR)
     before = {name: body for name, body in query.files().items() if not name.endswith(".crc")}
@@ -675,7 +675,7 @@ def test_a_reset_that_is_cut_short_changes_nothing(
 def test_a_reset_that_is_killed_loses_no_row(
     query: Query, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    """Nor does one that puts it back. After each write: a batch that is committed has none that is unread."""
+    """Neither does a killed undo. After each write: a batch that is committed has none that is unread."""
     first, _ = query.shards
     starts = {shard: {"after": number} for shard, number in query.last.items()}
     query.log(batch, query.unread, commit=False)
@@ -713,13 +713,13 @@ def test_a_reset_that_is_killed_loses_no_row(
     for is_committed, is_empty, is_unread, has_start in seen:
         assert not (is_committed and is_unread)
         if not is_committed:
-            assert is_empty or is_unread  # what is moved is never run as a batch
+            assert is_empty or is_unread  # moved positions are never run as a batch
             assert has_start or batch > 0  # or it would start where the stream ends by now
     assert seen[-1] == seen[0] == (False, False, True, batch == 0)
 
 
 def test_a_reset_that_cannot_be_put_back_says_how(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the storage is gone in the middle."""
+    """For example if the storage fails in the middle."""
     query.log(2, query.unread, commit=False)
     query.age(HOUR)
     write, delete = Storage.write, Storage.delete

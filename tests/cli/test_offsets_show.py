@@ -86,7 +86,7 @@ def test_several_sources_and_a_source_without_offset(tmp_path: Path) -> None:
     assert "source 0 is not Sluice's" in sluice("offsets", "show", checkpoint).out
 
 
-def test_an_offset_that_was_cut_is_not_taken_for_another_sources(tmp_path: Path) -> None:
+def test_a_truncated_offset_is_not_mistaken_for_another_sources(tmp_path: Path) -> None:
     """After a full disk, say. Spark's own error is that of a JSON parser, and names no file."""
     checkpoint = copied(tmp_path)
     for file in (checkpoint / "offsets").iterdir():

@@ -58,7 +58,7 @@ def check_goes_on(places: Mapping[str, Mapping[str, Any]], read: Mapping[str, An
 # --- KCL -----------------------------------------------------------------------------------------------
 
 
-def test_each_version_of_the_kcl_is_there() -> None:
+def test_each_version_of_the_kcl_has_a_recording() -> None:
     assert {name.removeprefix("kcl-").split(".")[0] for name in KCL} == {"2", "3"}
 
 
@@ -132,7 +132,7 @@ def awslabs(name: str) -> tuple[Any, dict[str, Mapping[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", ["inside-aggregate", "shard-end"])
-def test_a_checkpoint_of_awslabs_goes_on_as_the_connector_did(name: str) -> None:
+def test_a_checkpoint_of_awslabs_resumes_like_the_connector(name: str) -> None:
     """After a batch that was committed, and before one that was not; no record is left out or duplicated."""
     read = json.loads((AWSLABS / "read.json").read_text())
 

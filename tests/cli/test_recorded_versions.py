@@ -42,7 +42,7 @@ def compacted(checkpoint: Path) -> Path:
     return checkpoint
 
 
-def test_each_spark_and_publisher_is_there() -> None:
+def test_each_spark_and_publisher_has_a_recording() -> None:
     versions = {tuple(name.split("-")[1].split(".")[:2]) for name in RECORDED}
     assert versions >= {("4", "0"), ("4", "1")}
     assert {name.rpartition("-")[2] for name in RECORDED} == {"polling", "efo"}

@@ -158,7 +158,7 @@ def test_names_of_columns_are_compared_without_regard_to_case(tmp_path: Path) ->
 
 
 def test_messages_of_a_queue(tmp_path: Path) -> None:
-    """Their letters hold the whole entry; one that holds a row that was refused is not sent as it is."""
+    """Their letters hold the whole entry; an entry with a refused row is not sent as it is."""
     service = Service(options={**OPTIONS})
     sent: list[Mapping[str, Any]] = []
 
@@ -287,7 +287,7 @@ def test_a_letter_that_was_changed_is_not_sent_as_another(tmp_path: Path, change
 def test_letters_that_are_refused_again_go_to_another_place(
     tmp_path: Path, letters: str, own: str, *, is_allowed: bool
 ) -> None:
-    """Whatever the two are called: a name that begins like another is no directory of it."""
+    """Their names do not matter: a name that begins like another is no directory of it."""
     write(tmp_path / "letters", DeadLetter("then", b"one"))
     (tmp_path / "linked").symlink_to(tmp_path / "letters")
     sink = {"destination": "kinesis", "streamName": "orders", "deadLetterPath": str(tmp_path / own)}
@@ -309,7 +309,7 @@ def test_letters_by_a_url(tmp_path: Path, url: str) -> None:
     assert replay(url.format(letters), **sink, deadLetterPath=str(letters / "again")).code == 2
 
 
-def test_letters_that_are_not_there(tmp_path: Path) -> None:
+def test_a_place_without_letters(tmp_path: Path) -> None:
     """A mistyped name is refused, and not read as a place without letters."""
     done = replay(tmp_path / "nosuch", destination="kinesis", streamName="orders")
 

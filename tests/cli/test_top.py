@@ -96,7 +96,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_the_shard_that_is_furthest_behind_comes_first() -> None:
-    """With what was refused to it, so that the cause is in sight."""
+    """With its refusals, so that the cause is visible."""
     board = Board()
     board.record(metrics(shard("a", 120), shard("b", 754_000, refused=31), shard("c", None)))
     text = frame(look(board))
@@ -170,7 +170,7 @@ def test_many_shards_are_cut_to_what_fits() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"{}", b"[]", b'{"queries": [{}]}'])
-def test_another_server_is_told_from_a_listener(answer: bytes) -> None:
+def test_another_server_is_not_mistaken_for_a_listener(answer: bytes) -> None:
     """With its address."""
     with pytest.raises(SluiceError, match=r"what answers at http://host:1/sluice\.json is no listener"):
         look_at_listener("host:1", NOW, lambda _url: answer)
@@ -256,7 +256,7 @@ def test_on_a_terminal_it_refreshes_until_it_is_interrupted(
     assert screen.getvalue().endswith("\x1b[?25h")
 
 
-def test_in_a_pipe_it_prints_a_line_a_look(
+def test_in_a_pipe_it_prints_a_line_each_time(
     listener: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For logs."""

@@ -22,7 +22,7 @@ Parameters = Mapping[str, Any]
 
 
 def violation(operation: str, parameters: Parameters) -> str | None:
-    """What is wrong with a request; None for one that the service would look at."""
+    """The rule that a request breaks; None if the service would accept it."""
     check = _CHECKS.get(operation)
     try:
         if check is not None:

@@ -95,7 +95,9 @@ def test_an_endpoint_that_never_answers_is_fatal_within_seconds() -> None:
 
 @pytest.mark.parametrize("reply", [answer({"RequestResponses": []}), refusal("ThrottlingException")])
 def test_an_endpoint_that_has_answered_before_is_retried(reply: Any) -> None:
-    """Its address is right, whatever the answer was. That also applies to later epochs in the process."""
+    """Its address is right, even if the answer was an error. That also applies to later epochs in the
+    process.
+    """
     now = [100.0]
     batch_call = made(lambda _, __: reply)
     try:
@@ -239,7 +241,7 @@ def test_a_missing_target_says_in_which_region_it_was_looked_for(monkeypatch: py
         ("InternalError", False),
     ],
 )
-def test_load_is_told_from_failure(code: str, is_load: bool) -> None:
+def test_load_differs_from_failure(code: str, is_load: bool) -> None:
     """By the code; and asking is no sign that the endpoint has answered."""
     assert made(lambda *_: {}).is_throttling(code) is is_load
     assert not first_contact._answered

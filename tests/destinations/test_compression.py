@@ -1,4 +1,6 @@
-"""Option `compression`: each row is compressed, limits count what is left, letters hold what the row was."""
+"""Option `compression`: each row is compressed, limits count the compressed bytes, and letters hold the
+original row.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ def test_other_compressions_are_refused(sink: dict[str, str]) -> None:
 @SINKS
 @CODECS
 def test_limits_count_what_is_left(sink: dict[str, str], codec: str, tmp_path: Path) -> None:
-    """A row that is too large before is written; one that is too large after is a letter, as the row was."""
+    """A row that is too large before compression is written; one that is too large after it becomes a letter
+    with the original row.
+    """
     accepted: list[Any] = []
 
     def respond(_operation: str, request: dict[str, Any]) -> Any:
@@ -183,7 +187,7 @@ def test_gzip_holds_no_time() -> None:
 
 
 class AsBytes(DataConverter):
-    """Serializes rows to what is no text."""
+    """Serializes rows to bytes that are not text."""
 
     def serialize(self, batch: pa.RecordBatch) -> list[bytes]:
         return [b"\xff"] * batch.num_rows

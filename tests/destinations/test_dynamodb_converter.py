@@ -101,7 +101,7 @@ def test_operations_are_put_and_delete(value: str | None, what: str) -> None:
 
 
 def test_the_last_row_of_a_key_wins() -> None:
-    """Of a batch only this row is written, whatever its operation. The written rows keep their order."""
+    """Only this row of a batch is written, for any operation. The written rows keep their order."""
     rows = batch(
         id=["a", "b", "a", "c", "b"],
         sort=[1, 1, 1, 1, 2],

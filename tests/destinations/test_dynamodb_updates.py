@@ -106,7 +106,7 @@ def test_other_columns_are_no_sets(kind: t.DataType) -> None:
         ({"condition": "v < :x"}, "option 'condition' has 'x': there is no such column"),
     ],
 )
-def test_columns_that_options_name_are_there(more: Any, why: str) -> None:
+def test_columns_that_options_name_must_exist(more: Any, why: str) -> None:
     with pytest.raises(OptionError, match=why):
         DynamoDbRowConverter(key_columns=["id"], **more).open(schema(id=t.StringType(), v=t.LongType()))
 
@@ -246,7 +246,7 @@ def test_an_item_that_is_refused_costs_no_other() -> None:
 
 
 class VersionedTable:
-    """Keeps what is newer, and cancels transactions now and then."""
+    """Keeps newer items, and cancels transactions now and then."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self._faults = iter(faults)
@@ -300,7 +300,7 @@ NUMBER = st.none() | st.integers(-(2**70), 2**70)
     faults=st.lists(st.sampled_from(["None", "TransactionConflict", "ThrottlingError", "lost"]), max_size=10),
 )
 def test_newer_versions_win_and_columns_add_up(rows: list[Any], faults: list[str]) -> None:
-    """Whatever is refused, each row that is newer than its item sets its columns, in the order of rows."""
+    """For any refusals, each row that is newer than its item sets its columns, in the order of rows."""
     expected: dict[str, dict[str, int]] = {}
     for key, version, x, y in rows:
         item = expected.setdefault(key, {})

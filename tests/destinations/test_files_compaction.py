@@ -1,4 +1,4 @@
-"""What is merged and what is not, and what a checkpoint keeps."""
+"""Which files are merged, and what a checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_files_of_other_partitions_queries_and_formats_stay_apart() -> None:
 
 @given(sizes=st.lists(st.integers(1, 60), max_size=60), target=st.integers(20, 200))
 def test_a_row_is_rewritten_as_often_as_its_file_doubles(sizes: list[int], target: int) -> None:
-    """However files come: what is written is at most the logarithm of the target times what has come."""
+    """In any order of files, the written bytes are at most the input times the logarithm of the target."""
     state: list[FoldedFile] = []
     written = 0
     for number, file in enumerate(files(*sizes)):
@@ -291,7 +291,7 @@ def test_batch_writes_are_folded_and_merged(tmp_path: Path) -> None:
 
 
 def test_a_folded_batch_with_other_contents_is_refused(tmp_path: Path) -> None:
-    """As with its manifest: the checkpoint of the query is older than what was written."""
+    """As with its manifest: the checkpoint of the query is older than the committed batches."""
     sink = Sink(tmp_path)
     for number in range(3):
         epoch = Epoch("q", "r", number, content=f"offsets {number}")
@@ -354,7 +354,7 @@ def test_ranges_have_what_was_folded(batches: list[int]) -> None:
     ids=["empty", "plain", "incomplete", "version 2"],
 )
 def test_a_damaged_checkpoint_is_an_error(tmp_path: Path, body: bytes) -> None:
-    """Its files would be missing from what is committed."""
+    """Otherwise its files would be missing from the committed ones."""
     sink = Sink(tmp_path)
     sink.write_each(0, 1)
     sink.maintain()
@@ -523,7 +523,7 @@ def test_what_expires_while_it_is_folded_stays_expired(tmp_path: Path) -> None:
 def test_a_compaction_that_dies_hides_no_batch_from_readers_of_symlinks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: int | None
 ) -> None:
-    """A batch is committed while the lists are made anew, and is not in the last one that was put."""
+    """A batch is committed while the lists are rebuilt, and is missing in the last list that was put."""
     sink, put = Sink(tmp_path, publish="symlink"), symlinks._put
     sink.write_each(0, 1, 2)
 

@@ -1,4 +1,4 @@
-"""Two drivers of one query at a time: one that was cut off and its successor, in any order of their calls."""
+"""Two drivers of one query at a time: a disconnected one and its successor, in any order of their calls."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Drivers:
 def test_each_batch_is_that_of_one_driver(
     worlds: Worlds, store: str, publish: str, order: list[int], *, aborts: bool
 ) -> None:
-    """Readers see each row once at every moment. What the loser wrote is gone after the last batch."""
+    """Readers see each row once at every moment. The loser's files are gone after the last batch."""
     world = worlds.new(store)
     drivers = Drivers(world, publish)
     turns = Turns(iter([*order, *[1] * 10_000]))

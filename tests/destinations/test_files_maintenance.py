@@ -1,4 +1,4 @@
-"""Checkpoints and compaction under arbitrary failures: what is committed is the same at every moment."""
+"""Checkpoints and compaction under arbitrary failures: the committed rows are the same at every moment."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def check_readers(spark: Spark) -> None:
     spark.checked = spark.logged, files
     logged, current = Counter(sent(spark.logged)), Counter(sent(spark.logged + 1))
     found = world.by_manifests()
-    if found not in (logged, current):  # an exception may be caught by what is tested
+    if found not in (logged, current):  # the tested code may catch an exception
         spark.seen_wrong.append(f"manifests, {spark.logged} logged: {found}")
     partly = {"manifest": [], "symlink": [world.by_symlinks], "visible": [world.by_listing]}
     for read in partly[spark.publish]:

@@ -1,4 +1,4 @@
-"""Rows with values that Python or JSON cannot hold: each is delivered or a dead letter, whatever it holds."""
+"""Rows with values that Python or JSON cannot hold: each is delivered or becomes a dead letter."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_listing_that_is_refused_sends_nothing_again_that_is_in_its_shard() ->
 
 
 def test_without_a_listing_rows_are_packed_by_their_hash_keys() -> None:
-    """They are in their shards then, whatever these are now. A listing that works again ends it."""
+    """They fit the shards of that time, even if these have changed since. The next good listing ends it."""
     now, listings = [0.0], itertools.count(1)
     stream = FakeStream(even_shards(2))
     listed = stream.list_shards
@@ -227,7 +227,7 @@ def test_an_aggregate_is_sent_again_if_the_answer_names_no_shard() -> None:
 
 
 def test_a_refused_aggregate_comes_back_as_the_same_entry() -> None:
-    """Of one that was split, only the refused parts are sent again."""
+    """Of a split one, only the refused parts are sent again."""
     stream = FakeStream(even_shards(1))
     destination = aggregating(stream)
     (first,) = convert(destination, rows(500))

@@ -71,7 +71,7 @@ class Made(AwsDestination[int]):
     ),
 )
 def test_a_refusal_that_entries_cause_costs_no_other_entry(bad: set[int], code: str) -> None:
-    """Whatever the code. Each other entry is written once, in order, in few requests."""
+    """For any code. Each other entry is written once, in order, in few requests."""
     service = Service(bad=sorted(bad), code=code)
     results = service.requests_of(range(500))
 

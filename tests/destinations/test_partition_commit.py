@@ -54,7 +54,7 @@ hook_moods: Iterator[int] = moods([])
 
 
 def hook(url: str, values: dict[str, str | None]) -> None:
-    """1: the driver dies in it; 2: a failure that may pass; 3: one that does not."""
+    """1: the driver dies in it; 2: a temporary failure; 3: a permanent one."""
     match next(hook_moods):
         case 1:
             raise Crash
@@ -173,7 +173,7 @@ hours = st.lists(st.one_of(st.integers(0, DAYS * 24), st.none()), max_size=3)
     drawn=st.lists(st.integers(0, 8), max_size=40),
     of_hook=st.lists(st.integers(0, 5), max_size=8),
 )
-def test_a_marker_is_there_exactly_when_the_watermark_has_passed(
+def test_a_marker_exists_exactly_when_the_watermark_has_passed(
     worlds: Worlds,
     store: str,
     publish: str,
@@ -197,7 +197,7 @@ def test_a_marker_is_there_exactly_when_the_watermark_has_passed(
     world.fault = no_fault
     world.arrive()
     query.moods, hook_moods = moods([]), moods([])
-    batches += [[[0], []], [[], [1]]]  # which remove what is left
+    batches += [[[0], []], [[], [1]]]  # which remove the remains
     query.run(len(batches))
     world.changed = nothing
     event(f"{len(query.marks())} days are complete")
@@ -349,7 +349,7 @@ def test_the_end_of_a_partition(
     assert (None if found is None else EPOCH + timedelta(microseconds=found)) == end
 
 
-def test_values_that_are_no_time_are_told_once(worlds: Worlds, caplog: pytest.LogCaptureFixture) -> None:
+def test_values_that_are_no_time_are_reported_once(worlds: Worlds, caplog: pytest.LogCaptureFixture) -> None:
     """Their partitions are never complete, and are not kept."""
     world = worlds.new("local")
     query = Query(world, "manifest", moods([]), batches=[[[None], [1]], [[None], [30]]])

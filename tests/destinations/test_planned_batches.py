@@ -21,7 +21,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_a_batch_is_known_by_its_file_of_offsets(checkpoint: Path) -> None:
-    """The repetition of a batch has the same file. One that is planned anew has another."""
+    """The repetition of a batch has the same file. A newly planned batch has another file."""
     first = planned_batch(str(checkpoint), 7, CONNECTION)
     assert first == planned_batch(f"{checkpoint.as_uri()}/", 7, CONNECTION)
     assert first

@@ -192,7 +192,7 @@ def test_only_orphans_of_the_query_are_removed() -> None:
 
     assert set(s3.uploads) == {foreign, *(each[0].token for each in kept)}
     assert not any(each[0].token in s3.uploads for each in removed)
-    # Only objects on a pending list are removed, whatever their names.
+    # Only objects on a pending list are removed; names do not matter.
     assert "events/part-00000_q_00000000000000000003_r0_0_0000.jsonl" in s3.objects
     assert ids(s3) == [7]
 
@@ -296,7 +296,7 @@ def test_parts_are_completed_with_the_checksums_that_the_upload_named(
 
 @pytest.mark.parametrize("again", [Epoch("q", "r2", 0, "b"), Epoch("q", "r2", 0, "c")])
 def test_other_rows_under_a_committed_id_fail_before_anything_is_dropped(again: Epoch) -> None:
-    """As with an older checkpoint. The repetition of a batch has the same contents, in whatever run."""
+    """As with an older checkpoint. A repeated batch has the same contents, in any run."""
     s3 = FakeS3()
     first = Epoch("q", "r1", 0, "a")
     commit(s3, first).commit(prepared(s3, first, 1))
@@ -328,7 +328,7 @@ def test_other_rows_that_another_driver_commits_at_the_same_moment_fail() -> Non
 
 
 def test_a_version_that_is_committed_for_an_application_is_not_written_again() -> None:
-    """Whatever its id is spelled with: two ids never share their versions."""
+    """With any characters in the id: two ids never share their versions."""
     s3 = FakeS3()
     writes = [("an app", 3), ("an app", 3), ("an-app", 3), ("an app", 4), ("an_app", 3)]
     for number, (application, version) in enumerate(writes):

@@ -286,7 +286,7 @@ def test_buffered_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parts_are_large_enough_and_in_order() -> None:
-    """All parts but the last have the same size, whatever the sizes of the writes."""
+    """All parts but the last have the same size, for any sizes of the writes."""
     s3 = FakeS3()
     with ThreadPoolExecutor(4) as pool:
         stream = PartStream(PartSender(bucket(s3), pool, 4), "events/x", "any")

@@ -1,4 +1,4 @@
-"""Destination s3, partitionBy: each row is in the directory of its own values, whatever they are."""
+"""Destination s3, partitionBy: each row is in the directory of its own values, for any values."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ def test_epochs_have_their_rows_and_their_time() -> None:
     assert found[1].committed - found[0].committed == 3600 * 1_000_000
 
 
-def test_files_of_no_epoch_are_told_from_those_of_failed_attempts() -> None:
-    """A file without a manifest may belong to a write in progress. One that its epoch's manifest leaves out
-    is garbage.
+def test_files_of_no_epoch_differ_from_those_of_failed_attempts() -> None:
+    """A file without a manifest may belong to a write in progress. A file that its epoch's manifest omits is
+    garbage.
     """
     s3 = lake(("a", 0))
     under_way, failed = data_key("a", 1), data_key("a", 0, 7, "run-0")
@@ -103,7 +103,7 @@ def test_an_epoch_that_is_removed_stays_committed() -> None:
 @pytest.mark.parametrize("fault", ["crash-before", "crash-after"])
 @pytest.mark.parametrize("call", range(1, 4))
 def test_a_removal_that_is_cut_short_never_lists_a_file_that_is_gone(call: int, fault: str) -> None:
-    """Whatever call it ends in; the next removal deletes what is left."""
+    """It may end in any call; the next removal deletes the rest."""
     s3 = lake(("a", 0))
     chosen = epochs(s3)
     begun = len(s3.calls)

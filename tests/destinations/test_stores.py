@@ -40,7 +40,7 @@ EACH_WORLD = pytest.mark.parametrize("world", ["s3", "local"], indirect=True)
 
 @EACH_WORLD
 def test_small_files(world: World) -> None:
-    """`put` replaces, `put_if_absent` does not; what is absent is no error."""
+    """`put` replaces, `put_if_absent` does not; a missing file is no error."""
     store, root = world.store(), world.layout.root
     key = f"{root}_sluice/q/1.json"
 
@@ -135,7 +135,7 @@ def test_the_check_leaves_nothing(world: World) -> None:
 
 
 def test_files_that_tasks_have_written_to_their_own_disks(worlds: Worlds) -> None:
-    """Are missing before anything is committed, and the error says why; so is one that vanishes."""
+    """They are missing before anything is committed, and the error says why; so does a file that vanishes."""
     world = worlds.new("local")
     file = stage(world.store(), NAME, b"x")
     world.store().check_staged(file.key, file.token)

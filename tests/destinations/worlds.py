@@ -107,7 +107,7 @@ class World:
         return shown
 
     def leftovers(self) -> set[str]:
-        """What no manifest lists, besides what is meant to be there."""
+        """Files that no manifest lists, except those that belong there."""
         urls = committed_urls(self.reader(), self.layout)
         listed = {url.removeprefix(self.layout.address("")) for url in urls}
         files = self.files()

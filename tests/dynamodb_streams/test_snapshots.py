@@ -131,10 +131,10 @@ class History:
         return any(each["next"] < each["segments"] for each in scan.values())
 
     def start(self) -> None:
-        """The positions are taken: what is written from here on is in the stream."""
+        """The positions are taken: later writes are in the stream."""
         if not self.runner.offsets:
             self.model.clock.advance(3.0)  # of eventually consistent reads, see `Laws.stale_reads`
-            self.write("key-0", is_deleted=True)  # and what is not, is in every item that is scanned
+            self.write("key-0", is_deleted=True)  # and earlier writes are in every scanned item
             self.runner.offsets.append(self.runner._to_json(self.runner._enumerator().initial()))
             self.before, self.values = plain_items(self.model), {}
 
@@ -328,7 +328,7 @@ def test_available_now_reads_the_table_and_what_was_changed_by_then() -> None:
     assert sum(row["eventName"] == "MODIFY" for row in rows) == 50
 
 
-def test_a_checkpoint_from_before_goes_on_without_a_scan() -> None:
+def test_an_older_checkpoint_resumes_without_a_scan() -> None:
     model = new_model()
     fill(model, 10)
     runner = query(initialSnapshot="none")
@@ -342,7 +342,7 @@ def test_a_checkpoint_from_before_goes_on_without_a_scan() -> None:
     assert all("scan" not in offsets for offsets in runner.offsets)
 
 
-def test_a_scan_goes_on_though_the_option_is_gone() -> None:
+def test_a_scan_continues_although_the_option_was_removed() -> None:
     model = new_model()
     fill(model, 40)
     runner = query(scanSegments="4")

@@ -1,4 +1,4 @@
-"""Every record once, in order, in exactly the batch that its offsets say, whatever happens."""
+"""Every record once, in order, in exactly the batch that its offsets name, for any fault."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_latest_reads_what_comes_and_nothing_else() -> None:
     assert query.numbers() == new
 
 
-def test_latest_costs_no_reading_of_what_was_there() -> None:
+def test_latest_reads_no_old_records() -> None:
     """Neither planning nor tasks read 20,000 old records to leave them out: there is no iterator by time."""
     model = new_model(Laws(empty_pages=0, empty_tail=0, portion=10**9))
     put_many(model, 20_000)
@@ -149,7 +149,7 @@ def test_latest_costs_no_reading_of_what_was_there() -> None:
 
 
 def test_a_shard_that_closes_before_its_first_record_was_seen() -> None:
-    """The start at LATEST holds: what was there a moment before the start is not read."""
+    """The start at LATEST holds: records from a moment before the start are not read."""
     model = new_model(Laws())
     put_many(model, 30, per_second=10, name="old")
     model.roll(TABLE)  # closed shards have nothing later
@@ -186,7 +186,9 @@ def test_a_trickle_costs_few_reads() -> None:
 
 
 def test_hours_of_a_busy_shard_are_planned_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of what is available reads each open shard to its tip; it does not keep every record's number."""
+    """A run with Trigger.AvailableNow reads each open shard to its tip; it does not keep every record's
+    number.
+    """
     monkeypatch.setattr(probe_session, "_MOST_CUT_POINTS", 100)
     model = new_model(Laws(shard_life=None), shards=2)
     put = put_many(model, 8_000)

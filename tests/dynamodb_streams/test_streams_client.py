@@ -132,7 +132,7 @@ def test_latest_is_pinned_once() -> None:
     assert read[-7:] == later
 
 
-def test_trimmed_records_are_told_from_a_faulty_service() -> None:
+def test_trimmed_records_differ_from_a_faulty_service() -> None:
     """A number that has expired is an invalid start; an iterator whose record has expired is an old one."""
     model = new_model(PLAIN)
     first = model.put(TABLE, "first")

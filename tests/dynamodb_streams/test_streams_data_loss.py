@@ -1,4 +1,4 @@
-"""What is gone is reported, and what was read is not."""
+"""Lost records are reported, and read ones are not."""
 
 from __future__ import annotations
 

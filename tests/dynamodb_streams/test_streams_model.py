@@ -114,7 +114,7 @@ def test_records_expire_after_a_day() -> None:
 
 
 def test_shards_are_replaced_every_four_hours() -> None:
-    """Whatever the load: the child has the same keys, and names its parent."""
+    """Under any load: the child has the same keys, and names its parent."""
     model, clock, arn = model_of(replace(KIND, shard_life=4 * HOUR), shards=3)
     first = model.open_shards(TABLE)
     clock.advance(4.5 * HOUR)

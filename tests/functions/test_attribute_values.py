@@ -115,7 +115,7 @@ def exact(text: str) -> Any:
 
 @given(DOCUMENTS)
 def test_any_document_comes_back(document: str) -> None:
-    """There and back, digit by digit, whatever names it has."""
+    """There and back, digit by digit, with any names."""
     typed = attribute_json(document.encode())
     assert exact(plain_json(typed.encode()) or "") == exact(document)
 

@@ -1,4 +1,4 @@
-"""Values are decompressed as the formats say, and whatever else they hold is said or left alone."""
+"""Values are decompressed as the formats specify; any other data are reported or left alone."""
 
 from __future__ import annotations
 

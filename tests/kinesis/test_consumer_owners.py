@@ -1,4 +1,4 @@
-"""Whatever ends a query, no consumer is left that it registered and that its next run would not deregister.
+"""However a query ends, it leaves no consumer that it registered and that its next run would not deregister.
 
 A planning process runs against the strict model, with a real agent, and is ended at some moment.
 """

@@ -243,7 +243,7 @@ def test_a_stream_that_is_never_ready_is_named_in_the_error() -> None:
     assert service.count(REGISTER) == 3
 
 
-def test_a_registration_is_told_before_the_consumer_is_ready() -> None:
+def test_a_registration_is_reported_before_the_consumer_is_ready() -> None:
     """If waiting for it ends early, it is known what to deregister."""
     service = Service({DESCRIBE: [GONE, DENIED], REGISTER: [is_new()]})
     assert "may not" in str(service.failure())
@@ -443,8 +443,9 @@ THROTTLED = refusal("ThrottlingException")
 def test_deregistering_is_idempotent(
     answers: dict[str, list[Script]], operations: list[str], slept: list[float]
 ) -> None:
-    """A consumer that is gone or being deleted is done, without waiting. One that is being created is not yet
-    to be deregistered: it is waited for, for as long as at the start of a query.
+    """If a consumer is deleted or being deleted, nothing is left to do, and nothing is waited for. A consumer
+    that is being created cannot be deregistered yet: this waits for it, for as long as at the start of a
+    query.
     """
     service = Service(answers)
     service.registrar.deregister(ARN)

@@ -350,7 +350,7 @@ def test_reads_that_were_refused_and_repeated_are_counted() -> None:
 
 
 def test_a_read_that_is_silent_holds_a_plan_once() -> None:
-    """For ten seconds, whatever the read timeout; the planner tries again. What fails at once is repeated."""
+    """For ten seconds, for any read timeout; the planner tries again. What fails at once is repeated."""
     silence = sdk.ReadTimeoutError(endpoint_url=URL)
     service = Service(refusal("InternalFailure", status=500), silence, is_endpoint_known=True)
     now = 0.0
@@ -512,7 +512,7 @@ def test_an_endpoint_that_was_reached_once_gets_all_retries() -> None:
 
 
 def test_an_endpoint_of_sts_that_was_never_reached_fails_soon_too() -> None:
-    """The error names the endpoint of STS, which is not the one that was called."""
+    """The error names the endpoint of STS, not that of the service."""
     service = Service(EMPTY_PAGE)
     service.log.get_records(SHARD, "it", 1)
     service.left = [
@@ -566,7 +566,7 @@ def test_answers_tell_the_clock_more_and_more_exactly(ahead: float) -> None:
 
 
 def test_a_clock_that_is_set_is_learnt_anew() -> None:
-    """Answers that contradict what was known replace it; so does a refusal of a time as in the future."""
+    """Answers that contradict the known time replace it; so does a refusal of a time as in the future."""
     service = Service(EMPTY_PAGE)
     service.transport._answer = lambda _operation, _params: answer(
         EMPTY_PAGE, headers={"date": formatdate(NOW, usegmt=True)}

@@ -191,7 +191,7 @@ WITH_A_CONSUMER = {"consumerDeregistration": "never", **AGENT_OPTIONS}
 
 @pytest.mark.parametrize("key", [*STREAMING, *WITH_A_CONSUMER])
 def test_an_option_that_does_nothing_in_a_batch_read_is_refused_there(key: str) -> None:
-    """Whoever sets a limit for a batch read must not take it for one that holds."""
+    """Users who set a limit for a batch read must not believe that it has an effect."""
     options = {"streamName": "orders", key: {**STREAMING, **WITH_A_CONSUMER}[key]}
     if key in WITH_A_CONSUMER:
         options["consumerName"] = "me"
@@ -293,7 +293,7 @@ FAN_OUT_ONLY = {
 
 @pytest.mark.parametrize("key", FAN_OUT_ONLY)
 def test_polling_refuses_options_of_fan_out(key: str) -> None:
-    """The user would take an option that does nothing for one that works."""
+    """Otherwise users would believe that an option works although it does nothing."""
     value = FAN_OUT_ONLY[key]
     message = refusal(streamName="orders", recordPublisher="polling", **{key: value})
     assert f"option '{key}' is {value!r}: 'recordPublisher' is polling: it is for efo only" in message

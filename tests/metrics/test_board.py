@@ -32,7 +32,7 @@ def test_every_metric_has_a_series_with_its_attributes() -> None:
 
 
 def test_what_is_unknown_has_no_series() -> None:
-    """Least of all one that says 0."""
+    """Not even a series with the value 0."""
     board = Board()
     unknown = shard(lag=None, polled=None, reads_refused=None, retries=None)
     board.record(metrics(unknown, sink=None, batch_seconds=None))
@@ -89,7 +89,7 @@ def test_series_of_a_query_that_has_ended_end() -> None:
     assert [each.query_id for each in board.queries] == ["q2"]
 
 
-def test_counters_go_on_when_a_query_that_has_ended_is_started_again() -> None:
+def test_counters_continue_when_an_ended_query_is_restarted() -> None:
     """As `docs/operate.md` says: what has been counted once never goes down."""
     board = Board()
     board.record(metrics(shard(polled=10)))
@@ -102,7 +102,7 @@ def test_counters_go_on_when_a_query_that_has_ended_is_started_again() -> None:
     assert values(board, "sluice.source.records", sluice_publisher="polling") == [14]
 
 
-def test_an_idle_query_is_told_from_one_that_hangs() -> None:
+def test_an_idle_query_differs_from_one_that_hangs() -> None:
     """Spark keeps reporting it; the time of its last batch stays."""
     board = Board()
     board.record(metrics())

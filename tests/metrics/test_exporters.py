@@ -120,7 +120,7 @@ def collect(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
 
 
 def test_opentelemetry_collects_what_is_known() -> None:
-    """With the names as they are; series of shards that are gone are gone, also of counters."""
+    """With unchanged names; series of shards that no longer exist end, including counters."""
     reader, board = InMemoryMetricReader(), Board()
     provider = MeterProvider([reader])
     exporter = OpenTelemetryExporter(provider, clock=iter(range(10_000)).__next__)

@@ -147,7 +147,7 @@ def test_an_event_that_cannot_be_read_fails_nothing(event: Any, caplog: pytest.L
     assert len(caplog.records) == 1
 
 
-def test_an_exporter_that_fails_is_logged_once_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exporter_that_fails_is_logged_once_and_others_continue(caplog: pytest.LogCaptureFixture) -> None:
     """The query continues, and so do the figures."""
     seen: list[QueryMetrics] = []
 

@@ -118,7 +118,7 @@ def test_figures_of_many_shards_are_read_from_tables() -> None:
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_with_what_a_listener_is_told(path: Path) -> None:
+def test_with_the_events_of_a_listener(path: Path) -> None:
     """The same figures on all versions."""
     progress, sink, sources = recorded(path)
     metrics = read_progress(progress, sink, sources)

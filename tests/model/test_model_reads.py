@@ -242,7 +242,7 @@ def test_five_iterators_a_second() -> None:
         iterator(model)
 
 
-def test_iterators_start_where_they_are_told() -> None:
+def test_iterators_start_at_the_requested_position() -> None:
     model, clock = model_of(KIND)
     stored = []
     for key in "abc":

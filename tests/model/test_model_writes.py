@@ -56,7 +56,7 @@ def test_a_mebibyte_a_second() -> None:
         assert put(model, ("k", b"x" * (MIB - 1))) == [None]
 
 
-def test_a_large_record_overdraws_what_is_there() -> None:
+def test_a_large_record_overdraws_the_available_bytes() -> None:
     """It is taken when the shard has been quiet, and paid for afterwards."""
     model, clock = model_of(replace(KIND, write_bytes=MIB))
     assert put(model, ("k", b"x" * (8 * MIB - 1))) == [None]

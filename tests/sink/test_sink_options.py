@@ -1,4 +1,4 @@
-"""The sink's options: what they become, what is refused, and what is kept between epochs."""
+"""The sink's options: their parsed form, their errors, and the state that is kept between epochs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_default_follows_the_setting_it_belongs_to() -> None:
 
 
 def test_where_limits_are_no_maxima_larger_records_make_larger_batches() -> None:
-    """As with destination `http`: the default of the batch size follows, too; what is given does not."""
+    """As with destination `http`: the default of the batch size follows, too; a given value does not."""
     limits = replace(LIMITS, are_maximum=False)
     grown = config_from_options(read(maxRecordSizeInBytes="5000"), limits)
     given = read(maxRecordSizeInBytes="5000", maxBatchSizeInBytes="4999")
@@ -188,7 +188,7 @@ def test_where_limits_are_no_maxima_larger_records_make_larger_batches() -> None
     ],
 )
 def test_what_cannot_be_is_refused_by_name(given: dict[str, str], message: str) -> None:
-    """Nothing is ignored: the error names the option, what was given and what is allowed."""
+    """Nothing is ignored: the error names the option, the given value and the allowed ones."""
     assert message in refusal(**given)
 
 
@@ -259,7 +259,7 @@ def test_a_token_bucket_is_made_from_its_options() -> None:
         ("requests", 2**31 - 1, 2**63 - 1, None, 0.0),
     ],
 )
-def test_a_token_bucket_counts_what_it_is_told(
+def test_a_token_bucket_counts_the_configured_unit(
     unit: str, batch: int, size: int, rate: float | None, wait: float
 ) -> None:
     """Records, bytes or requests: how much a request may have, and how long the next one waits."""
@@ -271,7 +271,7 @@ def test_a_token_bucket_counts_what_it_is_told(
     assert bucket.delay(RequestInfo(5, 7)) == pytest.approx(wait, abs=0.1)
 
 
-def test_tasks_share_a_bucket_only_where_they_are_told() -> None:
+def test_tasks_share_a_bucket_only_on_request() -> None:
     """With the scope of the query. Sinks with other options have another bucket."""
     assert shared_bucket_from_options(read(**BUCKET), BUCKET) is None
     assert shared_bucket_from_options(read(), {}) is None
@@ -315,7 +315,7 @@ class UnmakeableWithSettings:
     ],
 )
 def test_a_strategy_whose_constructor_fails_is_named(kind: type, why: str) -> None:
-    """With the option, what was given, and the error of the constructor, whose traceback is kept."""
+    """With the option, its value, and the error of the constructor, whose traceback is kept."""
     name = f"{__name__}:{kind.__name__}"
     make = strategy_from_options(read(rateLimiting=name), LIMITS)
     with pytest.raises(OptionError) as caught:

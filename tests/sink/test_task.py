@@ -248,7 +248,7 @@ def test_committables_that_are_no_sequence_are_refused(prepared: Any) -> None:
     assert [call for call, _ in destination.calls] == ["abort", "close"]
 
 
-def test_a_batch_write_is_an_epoch_of_its_own() -> None:
+def test_a_batch_write_is_a_separate_epoch() -> None:
     """In foreachBatch Spark tells the task the micro-batch around it, which may have several writes."""
     result = prepare(TwoPhase(), [], write_id="w")
 
@@ -281,7 +281,7 @@ def test_what_was_prepared_is_removed_if_the_writer_cannot_be_closed(
 
 
 def test_rows_that_cannot_be_read_abort_the_task() -> None:
-    """Whatever Spark's own side raises."""
+    """For any error of Spark's own side."""
 
     def interrupted() -> Iterator[pa.RecordBatch]:
         yield rows("a")

@@ -27,7 +27,7 @@ from sluice.source.state.subscriptions import SubscriptionProgress
 class Faults:
     """The probability of each fault, whenever it can happen."""
 
-    lose: float = 0.0  # a subscription is gone between two triggers
+    lose: float = 0.0  # a subscription ends between two triggers
     lag: float = 0.0  # nothing is pushed before a trigger
     rewind: float = 0.0  # a subscription starts before the position that was asked for
     refuse: float = 0.0  # a publisher cannot be opened
@@ -208,7 +208,7 @@ class MemorySubscriptions:
     def _covers(self, subscription: Subscription, position: Position) -> bool:
         start = subscription.start
         if isinstance(start, After) and subscription.first not in (None, int(start.position_record)):
-            return False  # records before the first one that was pushed have expired
+            return False  # records before the first pushed one have expired
         if not isinstance(position, After):
             return position == start and subscription.freed < 0
         if isinstance(start, After):

@@ -286,7 +286,7 @@ class Query:
         return sorted(int(record.sequence_number) for record in self.rows_since(0))
 
     def _check_families(self, tasks: Iterable[Iterable[SplitRange]]) -> None:
-        """Children come after their parents in the same task, whatever the listings say."""
+        """Children come after their parents in the same task, for any listings."""
         places = {
             each.split: (task, place)
             for task, ranges in enumerate(tasks)

@@ -117,7 +117,7 @@ class Scenario(FailingReads):
                 self.run_available(limits)
 
     def run_available(self, limits: Limits) -> None:
-        """Runs some batches up to what is there now. If the run ends with them, all of it was read."""
+        """Runs some batches up to the tip of now. If the run ends with them, all of it was read."""
         there = {int(record.sequence_number) for record in self.records}
         self.query.restart()
         self.query.enumerator.stop_at_available()

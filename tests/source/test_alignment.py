@@ -427,7 +427,7 @@ def test_no_row_comes_later_than_the_drift_allows(
     limits: Limits,
     drift: int | None,
 ) -> None:
-    """Whatever happens, and each record comes once. Where arrival times fall, rows may be later by as much.
+    """For any fault, and each record comes once. Where arrival times fall, rows may be later by as much.
 
     Args:
         backlog: steps before the query starts.

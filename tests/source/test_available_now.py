@@ -136,7 +136,7 @@ def test_a_run_of_one_batch_ends_at_the_tip(count: int, age: float, limits: Limi
 
 @pytest.mark.parametrize("limits", [Limits(may_be_last=True), Limits(records=10**6, may_be_last=True)])
 def test_a_run_of_one_batch_waits_for_throttled_shards(limits: Limits) -> None:
-    """No later batch takes what is left."""
+    """No later batch takes the rest."""
     log = new_log(2)
     query = Query(log)
     records = put_many(log, 3_000, per_second=100)
@@ -200,7 +200,7 @@ def test_a_batch_read_ends_exactly_at_a_time(offset: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_was_put_a_moment_before_is_there(seed: int) -> None:
+def test_records_put_a_moment_before_are_read(seed: int) -> None:
     """Also where a page ends before all of it: in a stream of one burst."""
     for ends in ("batch read", "run", "batch"):
         laws = Laws(portion_records=20, listing_gaps=0.0)

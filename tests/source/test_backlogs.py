@@ -44,7 +44,7 @@ class Backlog:
             self.read += sum(len(page) for page in reader.read())
 
     def run_available(self) -> None:
-        """Plans and reads what is there now."""
+        """Plans and reads all existing records."""
         self._enumerator.stop_at_available()
         while self.read < self.records:
             self.run_batch()
@@ -80,7 +80,7 @@ def test_planning_keeps_to_the_reads_a_second(records: int, seed: int) -> None:
         backlog.log.sleep(1.0)
 
 
-def test_waits_for_the_limit_go_on_while_spark_takes_a_page() -> None:
+def test_waits_for_the_limit_continue_while_spark_takes_a_page() -> None:
     """A page of 10 MiB is paid for after 5 s, whether they were slept or spent on the page before."""
     backlog = Backlog(Laws(empty_pages=0), records=60, size=MIB)
     backlog._enumerator.stop_at_available()

@@ -106,6 +106,6 @@ def test_every_record_arrives_once_in_order_by_subscriptions(  # noqa: PLR0917 -
     steps: list[tuple[object, ...]],
     versions: tuple[int, ...],
 ) -> None:
-    """Whatever fails in subscriptions and publishers."""
+    """For any failure of subscriptions and publishers."""
     agent = functools.partial(MemoryAgent, event_size=event_size, events=events, faults=faults, seed=seed)
     Scenario(seed, shards, fault_rate, agent=agent, versions=versions).run(steps, empty_triggers=6)

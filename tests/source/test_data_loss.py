@@ -1,4 +1,4 @@
-"""Records, shards and streams that are gone before they were read, and cases in which nothing is lost."""
+"""Records, shards and streams that vanished before they were read, and cases in which nothing is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stopped_query(*, fail: bool) -> tuple[MemoryLog, Query, list[Record]]:
 
 @pytest.mark.parametrize("unknown", [None, {"missing": True}, {"invalid_argument": True}])
 def test_records_that_expired_unread_fail_the_query(unknown: dict[str, bool] | None) -> None:
-    """Whether the service starts at a later record or refuses the number of the one that is gone."""
+    """Whether the service starts at a later record or refuses the number of the expired one."""
     log, query, _ = stopped_query(fail=True)
     log.unknown_number = unknown
     log.trim(S0, 15)
@@ -434,7 +434,7 @@ def test_what_was_planned_of_a_stream_ends_no_batch_of_one_that_was_created_agai
     assert query.rows_since(0) == records
 
 
-def test_records_of_a_new_stream_that_were_taken_for_the_old_ones_are_read_again() -> None:
+def test_records_of_a_new_stream_that_were_mistaken_for_old_ones_are_read_again() -> None:
     """Only a listing shows that the stream is another one. Then it is read from its oldest record on."""
     log, query, _ = stopped_query(fail=False)
     query.run_to_end()

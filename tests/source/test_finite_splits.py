@@ -217,7 +217,7 @@ GONE = ServiceError("no such key", operation="Get", target="shelf", missing=True
 
 
 class VanishingShelf(Shelf):
-    """Its split b is gone when its ends are asked for, although it is listed."""
+    """Its split b vanishes when its ends are requested, although it is listed."""
 
     error: Exception = GONE
 
@@ -264,7 +264,7 @@ def test_a_batch_that_is_read_again_ends_where_it_ended_or_not_at_all() -> None:
         shelf.enumerator().ranges(enumerator.initial(), end)
 
 
-def test_a_source_that_gives_its_splits_versions_later_goes_on() -> None:
+def test_a_source_that_adds_versions_later_resumes() -> None:
     """The log of before does not tell whether they were replaced."""
     shelf = Shelf()
     enumerator, offsets = after_reading(shelf, a="")

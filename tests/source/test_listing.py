@@ -23,7 +23,7 @@ from sluice.source.probing.probe import Probe, ProbeSettings
 from sluice.source.reading.assigner import assign_ranges
 
 INTERVAL = 10.0
-FOREVER = 300.0  # only what is broken takes as long
+FOREVER = 300.0  # only broken code takes as long
 
 
 class ListedLog(MemoryLog):
@@ -147,7 +147,7 @@ def test_a_listing_that_fails_for_a_while_is_asked_for_again(
     "error", [refusal(retryable=False), refusal(retryable=False, missing=True), ValueError("of the log")]
 )
 def test_an_error_that_will_not_pass_is_raised(log: ListedLog, error: Exception) -> None:
-    """A stream that is gone, or a call that is not allowed. Splits are listed again behind it."""
+    """A deleted stream, or a call without permission. Splits are listed again behind it."""
     lister = new_lister(log)
     first = lister.current()
     log.error = error
@@ -405,7 +405,7 @@ def test_parents_that_are_never_listed_do_not_keep_a_query_from_starting() -> No
     assert len(query.numbers()) == 10
 
 
-def test_a_shard_of_the_stream_before_is_not_taken_for_one_of_the_same_name() -> None:
+def test_a_shard_of_the_old_stream_is_not_mistaken_for_one_of_the_same_name() -> None:
     """The stream was deleted and created again, and a listing leaves out the new shard."""
     log, query = forgetful_query(2, fail=False)
     log.delete("s")

@@ -1,4 +1,4 @@
-"""A log that has positions starts and ends at them, whatever times its records have."""
+"""A log that has positions starts and ends at them, for any times of its records."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_a_start_that_is_not_written_yet_is_of_another_log(source: type[TimesSou
 def test_a_start_at_a_time_is_the_first_record_of_that_time(
     source: type[TimesSource], before: list[int], later: list[list[int]], age: int, limits: Limits | None
 ) -> None:
-    """Those after it come whatever times they have. Where the log finds records by time and has none yet, all
+    """Later records are read with any times. Where the log finds records by time and has none yet, all
     that are written after the start come.
     """
     store = Store()
@@ -326,8 +326,8 @@ def test_a_batch_read_is_from_position_to_position(
     *,
     is_closed: bool,
 ) -> None:
-    """A time is the position of the first record that has it, or a later one. Those after it come, or are
-    left out, whatever times they have.
+    """A time is the position of the first record that has it, or a later one. Records after it are read, or
+    left out, with any times.
     """
     store = Store()
     numbers = store.put(*ages, skip=skip)

@@ -32,7 +32,7 @@ def arrival_in(offsets: Offsets) -> int | None:
 
 
 def test_start_and_end_of_a_batch_are_parsed_once() -> None:
-    """They come in turns; what is older is forgotten."""
+    """They alternate; older values are forgotten."""
     logged = LoggedOffsets()
     values = [offsets_at(number).to_json() for number in (1, 2, 3)]
     start, end = (logged.parse(copied(value)) for value in values[:2])

@@ -1,4 +1,4 @@
-"""Whatever happens to a stream and its query, each record is read once or reported as lost.
+"""Through any history of a stream and its query, each record is read once or reported as lost.
 
 The strict model of the service knows what really became of each record.
 """
@@ -181,7 +181,7 @@ class History:
         self.stop(in_mid_batch=False)
 
     def set_retention(self, hours: int) -> None:
-        """One that is lowered and raised again between two listings would go unseen."""
+        """A retention that is lowered and raised again between two listings would go unseen."""
         now = self.log.describe("s").retention / HOUR
         if hours < now or (hours > now and not self.is_lowered):
             operation = "IncreaseStreamRetentionPeriod" if hours > now else "DecreaseStreamRetentionPeriod"
@@ -321,9 +321,9 @@ def test_each_record_is_read_once_or_reported_as_lost(
 ) -> None:
     """And nothing is reported where no stop came near to the shortest retention.
 
-    A shard that opened and expired while the query was stopped may be known by its descendants alone. What a
-    deleted stream held is reported with the stream, and what was read of the new one before that is read
-    again.
+    A shard that opened and expired while the query was stopped may be known by its descendants alone. Losses
+    of a deleted stream are reported with the stream, and records of the new one that were read before that
+    are read again.
     """
     history = History(seed, shards, initial, is_pushed=is_pushed, limits=limits, max_drift=max_drift)
     with capture_reports() as reports:

@@ -65,7 +65,7 @@ def test_reshards_take_a_query_over_the_limit_and_back() -> None:
         assert query.read(number) == rows
 
 
-def test_a_query_of_an_earlier_release_goes_on() -> None:
+def test_a_query_of_an_earlier_release_resumes() -> None:
     """Its log has version 1 for many splits. Nothing is read for that alone, and the next batch is exact."""
     log = new_log(COMPACT_FROM)
     query = Query(log, versions=(1,))

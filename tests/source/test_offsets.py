@@ -120,7 +120,7 @@ def parsed(offsets: Offsets, version: int) -> Offsets:
 def test_both_versions_say_the_same(
     positions: dict[SplitId, Position], start: dict[SplitId, Position] | None, listed: int | None
 ) -> None:
-    """Whatever the names, the numbers and the hints: what is read does not depend on the version."""
+    """For any names, numbers and hints: the parsed offsets do not depend on the version."""
     offsets = Offsets(
         positions,
         {"s": 1_000},
@@ -285,7 +285,7 @@ def test_ranges_lie_between_two_offsets() -> None:
 
 
 def test_the_end_of_the_first_batch_says_where_the_batch_starts() -> None:
-    """That start replaces the one that Spark gives. The next batch does not look at it."""
+    """That start replaces Spark's. The next batch does not look at it."""
     end = Offsets({A: After("9")}, start={A: After("3")})
     assert Offsets({A: After("5")}).ranges_to(end) == [SplitRange(A, After("3"), After("9"))]
     assert end.ranges_to(Offsets({A: After("12")})) == [SplitRange(A, After("9"), After("12"))]

@@ -106,7 +106,7 @@ def test_the_end_of_a_dense_backlog_is_searched_once(backlog: Backlog, most: int
 @pytest.mark.parametrize("latency", [0.005, 0.1])
 @pytest.mark.parametrize("backlog", [LARGE, LARGEST, HALF_LARGE, DENSE_PAUSED])
 def test_a_plan_keeps_within_what_a_shard_gives(backlog: Backlog, latency: float, kind: str) -> None:
-    """Five reads and 2 MiB a second, wherever the planner is the only one that reads: nothing is refused."""
+    """Five reads and 2 MiB a second, if the planner is the only reader: nothing is refused."""
     log = SteadyLog([backlog], latency=latency)
     plan(log, kind)
     assert not log.refused

@@ -1,4 +1,4 @@
-"""Reading through a record publisher: the same rows as by polling, whatever the publisher does."""
+"""Reading through a record publisher: the same rows as by polling, for any behaviour of the publisher."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_closed_split_is_read_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("delivered", [0, 1, 5, 6, 13])
-def test_polling_goes_on_where_a_publisher_breaks_off(
+def test_polling_continues_where_a_publisher_breaks_off(
     delivered: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Right behind its last record. One warning names the split and the cause."""

@@ -141,7 +141,7 @@ def test_a_listing_may_say_no_more_than_that_a_split_is_closed(*, is_pushed: boo
 
 @pytest.mark.parametrize("change", ["split", "throttled", "restart", "available"])
 def test_news_ends_the_quiet(change: str) -> None:
-    """Whatever comes in between."""
+    """Through anything in between."""
     log = new_log(4)
     query = Query(log)
     records = put_many(log, 50)

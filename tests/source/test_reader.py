@@ -113,7 +113,7 @@ def test_a_log_that_cannot_be_connected_to_yet_ends_no_task() -> None:
     [(OUTAGE, 910), (ServiceError("AccessDenied", code="AccessDenied"), 1), (SluiceError("broken"), 1)],
 )
 def test_what_does_not_pass_ends_the_task(error: SluiceError, longest: float) -> None:
-    """An outage after 15 minutes; what is wrong for good at once."""
+    """An outage after 15 minutes; a permanent error at once."""
     log = new_log()
     records = put_many(log, 35)
     log.fault = lambda operation, _: error if operation == "GetRecords" else None
@@ -125,7 +125,7 @@ def test_what_does_not_pass_ends_the_task(error: SluiceError, longest: float) ->
 
 
 def test_an_iterator_that_is_refused_is_replaced_once() -> None:
-    """It may be one of a stream that was created again. A new one that is refused is an error."""
+    """It may be one of a stream that was created again. If the new one is refused, too, it is an error."""
     log = new_log()
     records = put_many(log, 95)
     reads = iter(range(1000))

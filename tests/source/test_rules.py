@@ -62,7 +62,7 @@ class BadLog(StreamLog):
 
 
 class Numbers(PositionLog):
-    """Says of the answer to a read whatever a test wants."""
+    """Answers reads as the test wants."""
 
     answer: Callable[[int], tuple[Sequence[str], int]]
 

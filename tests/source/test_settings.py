@@ -97,7 +97,9 @@ def test_a_source_takes_over_a_common_option() -> None:
 
 
 def test_common_options_that_a_source_does_not_read_are_refused() -> None:
-    """One that is ignored would promise what nobody does. Those of `Source.deal` and `read_task` are read."""
+    """An ignored option would promise something that nothing fulfils. Those of `Source.deal` and `read_task`
+    are read.
+    """
     given = dict.fromkeys(("splitsPerTask", "maxRecordsPerTrigger"), "5") | {"host": "a", "maxDrift": "5s"}
     with pytest.raises(OptionError) as caught:
         Frozen.configured(given)

@@ -79,7 +79,7 @@ def test_the_tip_of_a_split_that_was_closed_before_is_its_end() -> None:
 
 
 def test_a_subscription_at_the_tip_says_nothing_of_the_children_of_a_closed_split() -> None:
-    """Their records may be older than its last event, and wait for the one that ends it."""
+    """Their records may be older than its last event, and wait for the event that ends it."""
     state = state_at(After("5"))
     state.adopt(progress(10, tip=True, caught_up_at=1_000))
     assert earliest_unread(state, After("10")) == 1_000
@@ -88,7 +88,7 @@ def test_a_subscription_at_the_tip_says_nothing_of_the_children_of_a_closed_spli
 
 
 def test_a_jump_leaves_a_gap_and_never_goes_back() -> None:
-    """Records found by time may lie before one that is known: then they are no news."""
+    """Records found by time may lie before a known one: then they are no news."""
     state = state_at(After("5"))
     state.record_page(page(10, 20), limit=2, asked_at=0)
     cursor = state.cursor

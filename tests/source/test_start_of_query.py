@@ -1,4 +1,4 @@
-"""What the starting position means, for a new query and for one that has a checkpoint."""
+"""The meaning of the starting position, for a new query and for one with a checkpoint."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_latest_is_every_record_from_the_start_on_and_none_before(
     changes: Sequence[tuple[str, int]],
     later: Sequence[tuple[str, int]],
 ) -> None:
-    """Whatever the listings leave out, which have gaps where others have read."""
+    """For any omissions of the listings, which have gaps where others have read."""
     log = ModelLog(KinesisModel(laws, ManualClock(), seed))
     log.create("s", shards)
     log.pass_time(10)
@@ -211,7 +211,7 @@ def test_the_first_batch_of_an_added_stream_is_read_again_from_the_same_place() 
     assert query.rows_since(len(query.batches) - 1) == [record]
 
 
-def test_sequence_numbers_of_a_stream_that_is_there_already_do_not_matter() -> None:
+def test_sequence_numbers_of_an_existing_stream_do_not_matter() -> None:
     """Their shards may have expired long ago, while the option still names them."""
     log = two_streams()
     query = started_with_one(log)

@@ -80,7 +80,7 @@ def test_an_end_holds_the_hints_that_a_probe_would_have_given() -> None:
     }
 
 
-def test_probes_go_on_where_a_lost_subscription_had_come_to(caplog: pytest.LogCaptureFixture) -> None:
+def test_probes_continue_where_a_lost_subscription_stopped(caplog: pytest.LogCaptureFixture) -> None:
     """Each change is logged once a shard."""
     caplog.set_level(logging.INFO, "sluice")
     log = new_log()

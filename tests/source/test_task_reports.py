@@ -47,8 +47,8 @@ def begin(reports: TaskReports, tasks: int) -> ReportAddress:
 
 
 def test_all_shards_of_all_tasks_are_added_up(reports: TaskReports, figures: ReadFigures) -> None:
-    """Also of one that reads more shards than fit into a datagram."""
-    address = begin(reports, 3)  # one never reports: what is not known must not pass for nothing
+    """Also if a task reads more shards than fit into a datagram."""
+    address = begin(reports, 3)  # one never reports: unknown figures must not count as zero
     send_report(address.of_partition(0), read(SPLITS[:19]), is_complete=True)
     send_report(address.of_partition(1), read(SPLITS[19:]), is_complete=True)
     reports.receive()
@@ -59,7 +59,7 @@ def test_all_shards_of_all_tasks_are_added_up(reports: TaskReports, figures: Rea
 
 
 def test_tasks_of_other_hosts_report_to_where_they_find_the_driver(figures: ReadFigures) -> None:
-    """The planning process does not know which host that is. One that it knows to be its own is kept."""
+    """The planning process does not know which host that is. If it knows its own host, that is kept."""
     reports = TaskReports(figures, "")
     address = begin(reports, 1)
     known = replace(address, host="127.0.0.1")
@@ -124,7 +124,7 @@ def test_nobody_listens() -> None:
     assert "secret" not in repr(address)
 
 
-def test_what_a_task_has_lost_to_another_reader_is_told(reports: TaskReports, figures: ReadFigures) -> None:
+def test_a_task_reports_consumers_lost_to_another_reader(reports: TaskReports, figures: ReadFigures) -> None:
     """Also by a task that failed, and long after its batch: it lasts."""
     address = begin(reports, 1)
     for _ in range(3):

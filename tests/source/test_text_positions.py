@@ -25,7 +25,7 @@ WORD = TEXT.filter(lambda text: not text.isdecimal())
 
 @given(texts=st.tuples(WORD, WORD), numbers=st.tuples(st.integers(0), st.integers(0)))
 def test_text_compares_by_its_bytes(texts: tuple[str, str], numbers: tuple[int, int]) -> None:
-    """Numbers compare as such, whatever their length."""
+    """Numbers compare as numbers, for any length."""
     first, other = map(sequence_of, texts)
     assert (first < other) == (texts[0].encode() < texts[1].encode())
     first, other = (sequence_of(str(number)) for number in numbers)

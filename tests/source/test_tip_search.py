@@ -16,7 +16,7 @@ YEAR = 365 * 24 * 3600
 
 
 def search(oldest: int, newest: int, span: int) -> int:
-    """Asks until what is left fits a page; returns how often."""
+    """Asks until the rest fits a page; returns how often."""
     begin = low = NOW - oldest
     high, asked = NOW + 1, 0
     while (instant := next_instant(begin, NOW, low, high, span)) is not None:
@@ -40,7 +40,7 @@ def search(oldest: int, newest: int, span: int) -> int:
 @example(oldest=1_033_285, pause=0.0, span=SECOND)
 @example(oldest=2 * SECOND, pause=0.0, span=SECOND // 500)
 def test_every_answer_narrows_the_search(oldest: int, pause: float, span: int) -> None:
-    """Each question lies between what is known, and the last ones leave no more than a page."""
+    """Each question lies between the known bounds, and the last ones leave no more than a page."""
     assert search(oldest, NOW - int(oldest * pause), span) <= 2 * math.log2(oldest / span + 2) + 12
 
 

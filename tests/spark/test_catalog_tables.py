@@ -1,4 +1,4 @@
-"""Tables of Spark's catalog: what is passed on of them, and what the errors say to write instead."""
+"""Tables of Spark's catalog: which properties are passed on, and which statements the errors advise."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_an_abort_gets_what_there_is() -> None:
     assert [(told.outcome, told.failed_tasks) for told in TOLD] == [("aborted", 2), ("aborted", 2)]
 
 
-def test_a_batch_write_has_an_id_of_its_own() -> None:
+def test_a_batch_write_has_its_own_id() -> None:
     """The same in all its tasks and on the driver; another write has another one."""
     epochs = []
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_a_batch_write_has_an_id_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("streaming")
-def test_a_batch_write_in_foreach_batch_is_one_of_its_own() -> None:
+def test_a_batch_write_in_foreach_batch_is_a_separate_one() -> None:
     """Spark tells its tasks the query and micro-batch around it, which may have several writes."""
     writers: list[Any] = [source().writer(SCHEMA, False) for _ in range(2)]
     messages = [writer.write(batches("a")) for writer in writers]

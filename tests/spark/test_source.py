@@ -268,7 +268,7 @@ def test_ranges_are_dealt_out_to_as_few_tasks_as_possible(
     assert all(r.start == HORIZON and r.end == After("7") for part in dealt for r in part)
 
 
-def test_a_task_finds_agents_beside_the_driver_where_executors_find_it(
+def test_a_task_finds_agents_on_the_driver_host_where_executors_find_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spark tells tasks its address, and not the planning process."""
@@ -440,7 +440,7 @@ def test_without_a_start_a_batch_that_was_not_read_is_planned_again() -> None:
     assert reader.latestOffset() == reader.latestOffset() == at(10).to_json()
 
 
-def test_without_a_start_a_restarted_query_goes_on_from_the_last_logged_batch() -> None:
+def test_without_a_start_a_restarted_query_resumes_from_the_last_logged_batch() -> None:
     """The first call is ``partitions``: with that batch, or with an empty one if it was committed."""
     idle, interrupted = plain_reader(FakeEnumerator()), plain_reader(FakeEnumerator())
     idle.partitions(at(10).to_json(), at(10).to_json())
@@ -482,7 +482,7 @@ def test_without_admission_control_the_first_batch_of_a_run_may_be_its_last() ->
     "make", [plain_reader, pytest.param(admitting_reader, marks=needs_admission_control)]
 )
 def test_with_a_start_the_batch_starts_there(make: Any) -> None:
-    """Whatever the reader has planned before."""
+    """Independent of earlier plans of the reader."""
     enumerator = FakeEnumerator()
     reader = make(enumerator)
     reader.partitions(at(0).to_json(), at(3).to_json())
@@ -516,7 +516,7 @@ def test_nothing_new_is_the_start_as_it_came(make: Any) -> None:
         ({"maxTimeSpanPerTrigger": "5s"}, ("ReadMaxRows", {"max_rows": 2**63 - 1})),
     ],
 )
-def test_spark_is_always_told_a_read_limit(
+def test_spark_always_gets_a_read_limit(
     options: dict[str, str], expected: tuple[str, dict[str, int]]
 ) -> None:
     """Never ``ReadAllAvailable``, which so is a sign of ``Trigger.Once``."""
@@ -586,7 +586,7 @@ def test_a_report_is_made_once_a_second_while_nothing_is_new(monkeypatch: pytest
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_task_reports_what_it_has_read(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
-    """To where its partition says, pickled and back. One that fails has read, and has not ended its part."""
+    """To where its partition says, pickled and back. A failed task has read, and has not ended its part."""
     reader = plain_reader(FakeEnumerator())
     coordinator = cast("Any", reader._coordinator)
     coordinator.takes_reports = True
@@ -616,7 +616,7 @@ def test_the_reader_has_the_methods_that_the_installed_spark_calls() -> None:
 
 
 @pytest.mark.parametrize("make", [plain_reader, admitting_reader])
-def test_listeners_are_told_at_each_trigger(make: Any) -> None:
+def test_listeners_get_a_report_at_each_trigger(make: Any) -> None:
     """Also where nothing is new: the service may refuse all reads, and Spark takes the query for idle."""
     if make is admitting_reader and not HAS_ADMISSION_CONTROL:
         pytest.skip("PySpark has it from 4.2 on")

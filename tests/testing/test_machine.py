@@ -139,7 +139,7 @@ def test_limits_hold_where_there_is_no_search_by_time() -> None:
 
 
 def test_a_start_at_a_time_without_a_search_by_time() -> None:
-    """It is read from the oldest record on, and what is older is left out."""
+    """It is read from the oldest record on, and older records are left out."""
     subject = memory_subject(WithoutTimes, empty_every=3)
     subject.put(300)
     log = WithoutTimes.log

@@ -109,7 +109,7 @@ _UNANSWERED: Final = frozenset(
 _UNSUPPORTED_MEDIA_TYPE: Final = "415"
 _MAX_CAUSE: Final = 600
 """Characters of a cause in a message."""
-# What looks like a secret, and what is written in its place.
+# Text that looks like a secret, and its replacement.
 _REDACTIONS: Final = (
     # A refused signature: the request as the service received it follows.
     (
@@ -130,7 +130,7 @@ _REDACTIONS: Final = (
     (re.compile(r"[A-Za-z0-9+/=_%-]{100,}"), "***"),
 )
 IN_ROLE: Final = "AssumeRole (options 'roleArn', 'stsEndpointUrl'): "
-"""What begins the cause where the SDK could not assume the role, whatever it was to call."""
+"""The cause starts with this text if the SDK could not assume the role, for any call."""
 # What a code may be. A code with other characters was damaged in transit, and says nothing about the call.
 _CODE = re.compile(r"[ -~]+")
 # urllib3 opens its messages with the connection: its address in memory, or host and port.

@@ -292,7 +292,7 @@ class Acceptor:
             return
         except (EOFError, ConnectionError):  # a scanner, or a task that did not wait while this process hung
             self._drop(stranger)
-        except Exception:  # noqa: BLE001 - whatever fails, the connection is closed
+        except Exception:  # noqa: BLE001 - after any failure, the connection is closed
             self._refuse(stranger)
 
     def _advance(self, stranger: _Stranger) -> None:

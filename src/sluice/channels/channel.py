@@ -35,7 +35,7 @@ _SLOWEST: Final = 256 * 1024
 _ATTEMPTS: Final = 3
 """Attempts to connect. A server with very many connections may close one before its handshake has come."""
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-"""Socket options by which the system notices within a minute that the other end's host is gone."""
+"""Socket options by which the system notices within a minute that the other end's host has failed."""
 
 
 SPARK_DRIVER: Final = ""
@@ -106,7 +106,7 @@ class Channel:
 
     @property
     def remote_host(self) -> str | None:
-        """The other end's address as this end sees it; None within a host, or where it is gone."""
+        """The other end's address as this end sees it; None within a host, or if it has closed."""
         try:
             name = self._socket.getpeername()
         except OSError:
@@ -197,7 +197,7 @@ class Channel:
         return not poll.poll(seconds * 1000)
 
     def close(self) -> None:
-        """Closes the connection. May be called from any thread: one that sends or receives is woken."""
+        """Closes the connection. May be called from any thread; it wakes a sending or receiving one."""
         with contextlib.suppress(OSError):  # the other end has closed it before
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -225,7 +225,7 @@ def connect(
     Args:
         timeout: seconds, for connecting with the handshake (5 at most), and for every send and receive after
             that.
-        source: this host's address to connect from; None for the one that the system chooses.
+        source: this host's address to connect from; None: the system chooses one.
         clock: monotonic seconds.
 
     Raises:

@@ -7,8 +7,8 @@ This module has no IO. The connecting end speaks first, so that a request can fo
     client: proof "client"
 
 A proof is an HMAC of its name, of both nonces ("hello" has one) and of what the handshake is bound to: the
-start of a server, which is random, and its port. So it is good for one connection to one server. A program
-that listens at the port of a server that has died can't pass it on to one that lives.
+start of a server, which is random, and its port. So it is good for one connection to one server. If a server
+has died, a program that listens at its port can't pass it on to another server.
 
 "hello" may be a repetition, so it opens nothing. It tells a server early which connections to keep when there
 are many. All messages have fixed lengths: a stranger can't claim a length.

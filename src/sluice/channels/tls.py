@@ -1,6 +1,6 @@
 """TLS between the hosts of a query.
 
-A server that speaks TLS has a certificate: one that it makes at its start, or the user's. A client
+A server that speaks TLS has a certificate: its own, made at its start, or the user's. A client
 has the certificate's fingerprint, which came with the server's address: from the server to the planning
 process, and in Spark's own task data to tasks. So no authority signs it, and it needs no name. A task proves
 itself as without TLS, by the query's secret (`sluice.channels.handshake`).
@@ -238,7 +238,7 @@ class TlsSocket:
             self._receive()
 
     def _deadline(self) -> float | None:
-        """When the call that begins now has to end; None where nothing says so."""
+        """When the current call has to end; None if nothing limits it."""
         return self._clock() + self._timeout if self._timeout else None
 
     def _left(self, deadline: float) -> float:

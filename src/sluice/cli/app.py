@@ -96,7 +96,7 @@ def _run(parsed: argparse.Namespace, out: TextIO, errors: TextIO) -> int:
         return _fail(parsed, str(error), FAILED, out, errors)
     except KeyboardInterrupt:
         return _fail(parsed, "interrupted", _INTERRUPTED, out, errors)
-    except Exception as error:  # noqa: BLE001 - whoever reads --json gets an object all the same
+    except Exception as error:  # noqa: BLE001 - readers of --json get an object all the same
         _print(traceback.format_exc(), errors)
         return _fail(
             parsed, f"unexpected {type(error).__name__}: {error}; please report it", FAILED, out, errors
@@ -167,7 +167,7 @@ class _Help(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises what is wrong with the command line, with the command's usage; `main` prints it and ends."""
+    """Raises errors of the command line, with the command's usage; `main` prints them and ends."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Fails for what it does not know. argparse hands that on, and the top level would fail for it."""

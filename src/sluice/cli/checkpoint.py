@@ -1,4 +1,4 @@
-"""Spark's checkpoint of a streaming query, as files: what was planned, and what was committed.
+"""Spark's checkpoint of a streaming query, as files: planned and committed batches.
 
 ::
 

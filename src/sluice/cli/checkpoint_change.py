@@ -157,7 +157,7 @@ def change_of(
     Args:
         source: the index of the source that is reset.
         text: its offsets at the start of the next batch.
-        changes: what is reset.
+        changes: the reset positions.
         notes: sentences on the streams that the service has.
     """
     batch = checked_batch(checkpoint)

@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> Report:
 def _quiet(checkpoint: Checkpoint) -> tuple[bool, str]:
     """Whether the query counts as stopped, and a sentence that says why.
 
-    Nothing says so for certain. Spark takes no lock on a checkpoint, and an idle query writes nothing at all.
+    This is never certain. Spark takes no lock on a checkpoint, and an idle query writes nothing at all.
     A young file is a sign that the query runs; an old one does not prove that it is stopped.
     """
     written = checkpoint.written_at
@@ -166,7 +166,7 @@ class _Listing:
         return cls(at, shards, streams)
 
     def notes(self, base: Offsets) -> list[str]:
-        """Which stream each is, and what is dropped of those that were created again."""
+        """Which stream each is, and which positions of recreated streams are dropped."""
         found = []
         for name, live in sorted(self.streams.live.items()):
             note = f"Stream {name} is {live.arn}, created {iso_instant(live.created)}."
@@ -304,8 +304,8 @@ def _moved(
 ) -> dict[SplitId, Position]:
     """All positions after the reset.
 
-    Where all shards are reset, one that is not read to its end and does not exist any more is left out: the
-    query would fail for its loss. So are all shards of a stream that was deleted and created again.
+    If all shards are reset, a shard that was not read to its end and no longer exists is left out: the query
+    would fail for its loss. So are all shards of a stream that was deleted and created again.
     """
     positions = dict(base.positions)
     if listing is not None:

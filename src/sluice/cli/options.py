@@ -138,7 +138,7 @@ def read_connection(options: Mapping[str, str], *, only: bool = False) -> Connec
     """A connection from options.
 
     Args:
-        only: leave out what is no connection option, instead of refusing it.
+        only: leave out other options, instead of refusing them.
     """
     if only:
         options = {key: value for key, value in options.items() if key.lower() in _CONNECTION_KEYS}
@@ -165,7 +165,7 @@ def parse_time(flag: str, text: str) -> int:
 def _split(pair: str, where: str) -> tuple[str, str]:
     key, equals, value = pair.partition("=")
     if not equals or not key.strip():
-        # Not what was found: in a file of another form it is a secret.
+        # The message does not show the text: in a file of another form it is a secret.
         raise UsageError(f"{where}: expected KEY=VALUE, and there is no {'key' if equals else repr('=')}")
     return key.strip(), value.strip()
 

@@ -19,7 +19,7 @@ class Report:
 
     Attributes:
         value: what ``--json`` prints in addition to ``command`` and ``ok``. Keys are only ever added.
-        text: what is printed without ``--json``; lines without the last line feed.
+        text: the output without ``--json``; lines without the last line feed.
         has_problem: a problem was found, or nothing was done: exit code 1.
     """
 

@@ -103,7 +103,7 @@ def streams_of(offsets: Offsets) -> list[StreamRef]:
 
 
 class OtherStreamError(SluiceError):
-    """A stream has the name of the one that is meant, and is another one."""
+    """The service has another stream of the same name."""
 
 
 @dataclass(frozen=True)

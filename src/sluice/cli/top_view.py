@@ -33,7 +33,7 @@ class ShardRow:
     Attributes:
         lag: seconds behind the tip. Unless `is_exact`, the shard is at most this far behind.
         publisher: ``efo`` or ``polling``.
-        totals: what was counted so far, by name.
+        totals: the counts so far, by name.
         rates: the same a second, since the last look.
     """
 
@@ -61,8 +61,8 @@ class QueryRow:
         batch_age: seconds since the last batch ended.
         counted_at: when the totals were counted (seconds since the epoch). They rise with each batch.
         shards: those furthest behind first.
-        agent: what is known of the agent.
-        sink: what was written in the last batch, as `sluice.metrics.SinkMetrics` has it.
+        agent: the known state of the agent.
+        sink: the figures of the last batch, as in `sluice.metrics.SinkMetrics`.
         totals, rates: as those of `ShardRow`.
     """
 

@@ -25,7 +25,7 @@ __all__ = ["EMPTY_PAGES_IN_RANGE", "LARGEST_PAGE", "RETENTION", "DynamoDbStreams
 LARGEST_PAGE: Final = 1_000
 """Records of the largest page that the service gives."""
 RETENTION: Final = 24 * 3600.0
-"""Seconds for which records are kept; nobody can change it."""
+"""Seconds for which records are kept; users cannot change it."""
 
 _TRIMMED: Final = "TrimmedDataAccessException"
 EMPTY_PAGES_IN_RANGE: Final = 200
@@ -272,5 +272,5 @@ def _raise_trimmed_as_invalid(error: ServiceError) -> None:
 
 
 def _raise_trimmed_as_expired(error: ServiceError) -> None:
-    """The record that the iterator starts at has expired since: a new iterator shows what is lost."""
+    """The record at which the iterator starts has expired since: a new iterator shows the loss."""
     error.expired_iterator = error.expired_iterator or error.code == _TRIMMED

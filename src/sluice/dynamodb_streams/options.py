@@ -50,7 +50,7 @@ EMPTY_PAGES = Option(
     integer(1, 1_000),
     EMPTY_PAGES_AT_TIP,
     "After how many empty pages in a row an open shard counts as read to its tip: nothing else says so, and "
-    "empty pages may come before records. The next trigger goes on where this one stopped.",
+    "empty pages may come before records. The next trigger resumes where this one stopped.",
 )
 INITIAL_SNAPSHOT = Option(
     "initialSnapshot",

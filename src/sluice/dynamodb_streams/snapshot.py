@@ -1,18 +1,16 @@
 """Plans a query that reads a table first, and then the changes since before that.
 
 1. The positions of the stream are taken, then the table is described and divided into segments. Both are in
-   the start of the first batch, and in the end of every batch of the scan.
-2. A batch reads whole segments, with strongly consistent reads, and its end names them. Items never change
-   segments, so a batch that runs again covers the same keys, whatever was put or deleted meanwhile. The key
-   that a page ends with would not do: the end of a batch is logged before it is read, keys cannot be
-   compared in the order of a scan, and to find such keys beforehand costs a second scan.
-3. When all segments are read, the stream is read from the positions. A change that a scan may have missed
-   was made after they were taken, so it follows. A change from before them is in every item that the scan
-   reads, because the reads are strongly consistent.
-4. So an item that is deleted, put or changed at any time, between two runs of a batch as well, ends as its
-   last change says. Before the changes since the scan have been read, an item may be newer than its
-   neighbours.
-5. It breaks if changes expire before they are read: hence `_TIME_FOR_SCAN`.
+   the start of the first batch, and in the end of every batch of the scan. 2. A batch reads whole segments,
+   with strongly consistent reads, and its end names them. Items never change segments, so a batch that runs
+   again covers the same keys, regardless of later writes. The key that a page ends with would not do: the end
+   of a batch is logged before it is read, keys cannot be compared in the order of a scan, and to find such
+   keys beforehand costs a second scan. 3. When all segments are read, the stream is read from the positions.
+   A change that a scan may have missed was made after they were taken, so it follows. A change from before
+   them is in every item that the scan reads, because the reads are strongly consistent. 4. So an item that is
+   deleted, put or changed at any time, between two runs of a batch as well, ends as its last change says.
+   Before the changes since the scan have been read, an item may be newer than its neighbours. 5. It breaks if
+   changes expire before they are read: hence `_TIME_FOR_SCAN`.
 """
 
 from __future__ import annotations
@@ -133,7 +131,7 @@ class TableCatalog:
 
 
 class SnapshotEnumerator(SplitEnumerator["ScanRange | SplitRange", Offsets]):
-    """Reads tables first where offsets say so, and leaves the rest to the enumerator of their streams.
+    """Reads tables first if offsets say so, and leaves the rest to the enumerator of their streams.
 
     Args:
         streams: enumerates the streams; closed with this one.

@@ -91,7 +91,7 @@ STREAM_ARN: Option[tuple[TableRef, ...]] = Option(
 
 
 def tables_from_options(values: OptionValues) -> tuple[TableRef, ...]:
-    """Reads the tables, in the order given; notes what is wrong for `OptionValues.check`.
+    """Reads the tables, in the given order; `OptionValues.check` raises the errors.
 
     Args:
         values: read with TABLE_NAME and STREAM_ARN declared.

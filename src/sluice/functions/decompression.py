@@ -36,7 +36,7 @@ _FIRST: Final = frozenset(magic[0] for magic in (*_MAGIC, *_ZLIB))
 
 
 def decompressed(data: bytes, codec: str = "auto") -> bytes:
-    """The decompressed data; with `auto` also what is not compressed, unchanged.
+    """The decompressed data; with `auto`, uncompressed data are returned unchanged.
 
     Raises:
         BadValueError: it is damaged or truncated, or larger than `MAX_BYTES`.

@@ -1,7 +1,7 @@
 """The source of Kinesis: a `sluice.source.LogSource` that may read by fan-out.
 
-Spark has it imported at ``load()``, and in every process of a query. So what only one of them uses is
-imported where it is used.
+Spark imports it at ``load()`` and in every process of a query, so modules that only one of these processes
+needs are imported where they are used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class KinesisSource(LogSource):
     """``format("kinesis-efo")``. Its splits are shards.
 
     Args:
-        config: what the options say.
+        config: the parsed options.
     """
 
     name: ClassVar[str] = FORMAT
@@ -121,7 +121,8 @@ class KinesisSource(LogSource):
         """The enumerator that finds shards and plans batches.
 
         Args:
-            subscriptions: says how far subscriptions have come; shards without one are probed. None: all are.
+            subscriptions: report how far they have read; shards without a subscription are probed. None: all
+                are probed.
             figures: count reads that were refused or repeated.
         """
         from sluice.kinesis.log.client import KinesisLog  # noqa: PLC0415 - see above
@@ -159,7 +160,7 @@ class KinesisSource(LogSource):
         return coordinator.plan_bounded_read(self), assignment
 
     def deal(self, ranges: Sequence[SplitRange]) -> list[tuple[SplitRange, ...]]:
-        """Deals ranges out to tasks: as `shardsPerTask` says, or by what there is to read."""
+        """Distributes ranges over tasks: by `shardsPerTask`, or by the number of records to read."""
         if self.config.shards_per_task is not None:
             return super().deal(ranges)
         from sluice.kinesis.log.dealing import deal_by_content  # noqa: PLC0415 - see above

@@ -1,4 +1,4 @@
-"""Keeps what is known of all queries of an application, as the series that exporters show."""
+"""Keeps the known figures of all queries of an application, as the series that exporters show."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Query:
         event_time: when its last event was (seconds since the epoch).
         sink: the last figures of its sink that are known in this run. Not each event has them.
         totals: by series, the counters, which only rise.
-        run: by series, the last value of what is counted anew in each run of the query.
+        run: by series, the last value of counters that restart with each run of the query.
         gone: the series of `totals` whose shards are not read any more.
     """
 

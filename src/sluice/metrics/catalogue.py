@@ -24,7 +24,7 @@ class Metric:
     """One metric.
 
     Attributes:
-        kind: ``gauge`` for a current value, ``counter`` for one that only rises.
+        kind: ``gauge`` for a current value, ``counter`` for a value that only rises.
         attributes: the names of attributes by which its series differ.
     """
 

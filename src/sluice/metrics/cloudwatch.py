@@ -40,7 +40,7 @@ class CloudWatchExporter(Exporter):
 
     CloudWatch bills each combination of name and dimensions as a separate metric, so those of single shards
     are sent only on request. Without it, counters of shards are summed over the stream. Counters are sent as
-    what was added since the last time.
+    increments since the last request.
 
     Args:
         namespace: the namespace of the metrics.
@@ -90,7 +90,7 @@ class CloudWatchExporter(Exporter):
         self._thread.start()
 
     def close(self) -> None:
-        """Sends what was added since the last request, and ends the thread."""
+        """Sends the increments since the last request, and ends the thread."""
         self._ends.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_TIMEOUT)
@@ -123,7 +123,7 @@ class CloudWatchExporter(Exporter):
                     del self._unsent[key]
 
     def _count(self) -> None:
-        """Adds to what is unsent. By series of the board: a sum of them falls when one ends."""
+        """Adds to the unsent increments. By series of the board: a sum of them falls when one ends."""
         assert self._board is not None  # noqa: S101 - it was started
         counted: dict[_Series, float] = {}
         for sample in self._board.counters():
@@ -131,7 +131,7 @@ class CloudWatchExporter(Exporter):
             counted[series] = sample.value
             added = sample.value - self._counted.get(series, 0)
             if added:
-                self._add(sample, added if added > 0 else sample.value)  # one that fell has begun anew
+                self._add(sample, added if added > 0 else sample.value)  # a counter that fell has begun anew
         self._counted = counted
         for sample in self._board.samples():  # those to which nothing was added
             if sample.metric.kind == "counter":

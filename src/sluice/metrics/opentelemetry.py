@@ -26,7 +26,7 @@ class OpenTelemetryExporter(Exporter):
     The application chooses where to: https://opentelemetry.io/docs/languages/python/exporters/.
 
     Args:
-        meter_provider: None for the one that the application has set for the process.
+        meter_provider: None: the provider that the application has set for the process.
         clock: monotonic seconds.
     """
 

@@ -135,7 +135,7 @@ def _source(
     figures = reported.get("figures") or {}
     by_split = figures_from_json(figures)
     tasks, heard = _int(figures.get("tasks")), _int(figures.get("reportedTasks"))
-    # If no task has reported, it is unknown what was read.
+    # If no task has reported, the reads are unknown.
     knows_reads = heard is not None and (heard > 0 or tasks == 0)
     names = _CALLS | _READS if knows_reads else _CALLS
     streams: dict[str, dict[str, ShardMetrics]] = {name: {} for name in sorted(end.streams)}

@@ -24,7 +24,7 @@ _UNITS: Final = {"s": "_seconds", "By": "_bytes", "{entry}/s": "_per_second"}
 class PrometheusExporter(JsonExporter):
     """Serves the figures at ``/metrics`` for Prometheus to scrape, and as JSON for ``sluice top``.
 
-    Series of shards and queries that are gone are gone from the next scrape on.
+    Series of expired shards and ended queries are missing from the next scrape on.
 
     Args:
         port: 0 for any that is free; 9464 is the usual one of OpenTelemetry's exporters for Prometheus.

@@ -77,7 +77,7 @@ class _Bucket:
             lease.tokens = max(0.0, lease.tokens - tokens)
 
     def leave(self, task: int, now: float) -> None:
-        """A task is gone. It may still use what it holds, until its lease ends."""
+        """Notes that a task has ended. It may still use what it holds, until its lease ends."""
         self.used_at = now
         self.tasks.remove(task)
         self._queue = deque(item for item in self._queue if item[0] != task)
@@ -101,7 +101,7 @@ class _Bucket:
 
     @property
     def wait(self) -> float:
-        """Seconds until the next grant; infinity if nobody asks."""
+        """Seconds until the next grant; infinity if no task asks."""
         if not self._queue:
             return math.inf
         return (min(self._queue[0][1], self._burst) - self._level) / self._rate
@@ -151,7 +151,7 @@ class BucketService:
             bucket.leave(connection, now)
 
     def due(self, now: float) -> list[Outgoing]:
-        """Returns what is to be sent now. To be called at least twice a second."""
+        """Returns the messages to send now. To be called at least twice a second."""
         outgoing: list[Outgoing] = []
         for name, bucket in list(self._buckets.items()):
             outgoing += [(task, Granted(tokens)) for task, tokens in bucket.grants(now)]

@@ -93,7 +93,7 @@ def write_address(file: Path, address: Address) -> None:
     Raises:
         OSError: the directory is missing, or full.
     """
-    # The file has mode 600, and nobody reads half of it.
+    # The file has mode 600, and is never read half-written.
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")
     try:
         with os.fdopen(descriptor, "wb") as written:

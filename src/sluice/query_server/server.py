@@ -32,7 +32,7 @@ from sluice.query_server.protocol import decode_to_server, encode
 __all__ = ["QueryServer", "main"]
 
 _TICK: Final = 0.5
-"""Seconds, at most, between two checks of what is due, and whether the server is to end."""
+"""The longest time (seconds) between two checks for due messages, and for the server's end."""
 _LINGER: Final = 10.0
 """Seconds without a connected task after which a server ends if its owner has ended. If Spark repeats tasks
 in new processes, they find the server."""
@@ -127,7 +127,7 @@ class QueryServer:
         self._channels[number] = channel
 
     def _receive(self, number: int) -> None:
-        """Handles all that a task has sent. Before anything is granted, what was used is known."""
+        """Handles all that a task has sent. Used tokens are counted before new ones are granted."""
         channel = self._channels[number]
         try:
             while not channel.is_idle():

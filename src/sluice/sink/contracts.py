@@ -41,7 +41,7 @@ EntryT_co = TypeVar("EntryT_co", covariant=True)
 CommT = TypeVar("CommT")
 GlobalCommT = TypeVar("GlobalCommT")
 
-# How long a request waits before the writer asks a strategy again that cannot say how long (seconds).
+# Seconds until the writer asks a strategy again that cannot say how long a request must wait.
 DEFAULT_DELAY: Final = 0.05
 
 
@@ -72,8 +72,8 @@ class ElementConverter(ABC, Generic[EntryT_co]):
 
         Args:
             schema: of the rows.
-            origin: the task; where the query starts, there is none: batch None, partition 0. The parameter
-                may be left out.
+            origin: the task; at the start of the query, where there is none, its batch is None and its
+                partition 0. The parameter may be left out.
 
         Raises:
             OptionError: the destination cannot take such rows. The query fails before any row is written.
@@ -83,7 +83,7 @@ class ElementConverter(ABC, Generic[EntryT_co]):
     def convert(self, batch: pa.RecordBatch) -> Iterable[EntryT_co]:
         """Returns the entries of a batch, in the order of its rows.
 
-        Make them lazily: the writer takes only as many as it has room for.
+        Make them lazily: the writer only takes as many as it has room for.
 
         With a dead letter queue, the writer passes slices of a batch. If `convert` raises, the writer halves
         the slice and tries again, until it has found the invalid rows. So a converter must not keep state
@@ -104,11 +104,11 @@ class Rejection(Generic[EntryT]):
 
 @dataclass(frozen=True)
 class SubmitResult(Generic[EntryT]):
-    """The outcome of a request that was answered. Entries in neither sequence were accepted.
+    """The outcome of an answered request. Entries in neither sequence were accepted.
 
     Attributes:
-        failed: the entries that were refused and are to be sent again: the submitted objects themselves, in
-            their order.
+        failed: the refused entries that the writer sends again: the submitted objects themselves, in their
+            order.
         codes: the number of entries refused with each error code, for messages.
         rejected: the entries that the service will never accept. They become dead letters; without
             `deadLetterPath`, or with `failOnError`, the first of them fails the task.
@@ -128,9 +128,9 @@ class Destination(ABC, Generic[EntryT]):
 
     Attributes:
         name: in errors and figures (``kinesis stream 'x'``); if empty, the name of the class.
-        ordering_key: a function of an entry, or None. Of entries with equal keys, the next one is sent when
-            the one before it has been accepted. An entry whose key is None is sent at any time. Called once
-            per entry, on the writer's thread.
+        ordering_key: a function of an entry, or None. Of entries with equal keys, one is sent only after the
+            one before it has been accepted. An entry whose key is None is sent at any time. Called once per
+            entry, on the writer's thread.
         records_in: a function of an entry: how many of the user's records it holds, for figures and
             messages. None: one. Limits, batches and rate limiting count entries.
     """
@@ -161,7 +161,7 @@ class Destination(ABC, Generic[EntryT]):
         """Judges an exception that `submit` raised: True fails the task, False sends the batch again."""
 
     def close(self) -> Awaitable[None] | None:
-        """Releases what the destination holds. Requests of a task that failed may still be running.
+        """Releases the destination's resources. Requests of a failed task may still be running.
 
         A coroutine function runs on the event loop after the last request has ended.
         """
@@ -175,7 +175,7 @@ class Destination(ABC, Generic[EntryT]):
         return None
 
     def is_throttling(self, code: str) -> bool:
-        """Whether a code means load. Rate limiting slows down for load, and for nothing else.
+        """Whether a code means load. Rate limiting only slows down for load.
 
         Args:
             code: a key of `SubmitResult.codes`, the ``code`` of a `ServiceError`, or the class name of any
@@ -188,11 +188,11 @@ class Destination(ABC, Generic[EntryT]):
         return cause_of(code) is Cause.LOAD
 
     def unpacked(self, entry: EntryT) -> Iterable[object]:
-        """The user's records in an entry that was rejected or is too large; each becomes a dead letter."""
+        """The user's records in a rejected or oversized entry; each becomes a dead letter."""
         return (entry,)
 
     def figures(self) -> Mapping[str, float]:
-        """What the destination has counted so far, by name; it is in the progress of the epoch.
+        """The destination's counters, by name, for the progress of the epoch.
 
         Called on the task's thread when all records are accepted, or after `close` if the task has failed.
         Figures of several tasks are summed, or the largest one is taken if the name ends in ``_max``. At most
@@ -219,7 +219,7 @@ class RequestInfo:
 
 @dataclass(frozen=True)
 class ResultInfo:
-    """The outcome of a request, and why entries were not accepted.
+    """The outcome of a request, with the reasons why entries were not accepted.
 
     Attributes:
         failed_messages: the entries that were not accepted and are to be sent again.
@@ -237,7 +237,7 @@ class ResultInfo:
 
     @property
     def accepted(self) -> int:
-        """The entries that are not to be sent again."""
+        """The entries that the writer does not send again."""
         return self.batch_size - self.failed_messages
 
 
@@ -313,9 +313,9 @@ class Epoch:
         run: the id of this run of the query, or of the batch write; never used twice.
         batch: the id of the micro-batch, which a new run may write again after a restart; or `txnVersion`;
             else None: a batch write is never repeated.
-        content: a digest of the batch: the same whenever this batch is repeated, another one if Spark plans a
-            batch anew under an old id, as with an older checkpoint. Keep it with what is committed, and
-            compare. None if it is not known.
+        content: a digest of the batch. It is the same whenever this batch is repeated, and another one if
+            Spark plans a batch anew under an old id, as with an older checkpoint. Store it with the commit,
+            and compare. None if it is not known.
         is_transaction: whether this is a batch write with `txnAppId` and `txnVersion`.
     """
 
@@ -351,8 +351,8 @@ class Origin:
 class SinkWriter(ABC, Generic[CommT]):
     """Writes the rows of one task, durable and not yet visible (FLIP-143).
 
-    One thread calls `write` for every batch of rows, then `prepare_commit`, or `abort` if anything was
-    raised, and at last `close`. If a worker is killed, `CommittingDestination.clean_up` removes what is left.
+    One thread calls `write` for every batch of rows, then `prepare_commit`, or `abort` after an exception,
+    and finally `close`. If a worker is killed, `CommittingDestination.clean_up` removes the remains.
 
     Attributes:
         bytes: written so far, for the figures of the commit.
@@ -365,7 +365,7 @@ class SinkWriter(ABC, Generic[CommT]):
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Writes rows. The batch has the columns of `create_writer`'s schema.
+        """Writes rows. The batch has the columns of the schema that `create_writer` got.
 
         Raises:
             SluiceError: if it is retryable, the call is repeated with the same batch for `maxRetryDuration`,
@@ -375,7 +375,8 @@ class SinkWriter(ABC, Generic[CommT]):
 
     @abstractmethod
     def prepare_commit(self) -> Sequence[CommT]:
-        """Makes all rows durable; returns what a committer needs to make them visible, if there are rows.
+        """Makes all rows durable; if there are rows, returns the committables with which a committer makes
+        them visible.
 
         Spark pickles these committables for the driver. If that fails, the task fails after `abort`.
         """
@@ -393,11 +394,11 @@ class SinkWriter(ABC, Generic[CommT]):
 
 
 class CommittingDestination(ABC, Generic[CommT]):
-    """A destination that shows nothing of an epoch before all of it is written (two-phase, FLIP-143).
+    """A destination that makes an epoch visible only when all of it is written (two-phase, FLIP-143).
 
     It overrides `create_committer`, `create_global_committer` or both. With both, the `Committer` commits
     first, and the `GlobalCommitter` then commits the epoch as a whole; its `filter_recovered_committables` is
-    called before either commits. Spark makes destination and committers anew for each commit and abort.
+    called before either commits. Destination and committers are created anew for each commit and abort.
 
     Its class has ``OPTIONS`` and ``from_options`` like that of any destination, and no ``LIMITS``.
     """
@@ -412,14 +413,14 @@ class CommittingDestination(ABC, Generic[CommT]):
 
         Raises:
             OptionError: no epoch can be committed; the query does not start.
-            ServiceError: the service did not say.
+            ServiceError: the service did not answer that.
         """
 
     @abstractmethod
     def create_writer(self, schema: StructType, origin: Origin) -> SinkWriter[CommT]:
         """Returns a writer for one task; calls no service yet.
 
-        Also called once where the query starts, to check the columns; that writer is closed at once.
+        Also called once at the start of the query, to check the columns; that writer is closed at once.
 
         Raises:
             OptionError: the destination cannot take such columns.
@@ -434,14 +435,14 @@ class CommittingDestination(ABC, Generic[CommT]):
         return None
 
     def clean_up(self, epoch: Epoch, *, committed: bool) -> None:
-        """Removes what killed tasks and drivers have left behind; called after each commit and each abort.
+        """Removes the remains of killed tasks and drivers; called after each commit and each abort.
 
         An exception is logged and fails nothing.
         """
 
 
 class Committer(ABC, Generic[CommT]):
-    """Makes visible what the tasks of an epoch have written (FLIP-143).
+    """Makes the rows that an epoch's tasks have written visible (FLIP-143).
 
     `commit` and `abort` are idempotent: they may be called again for the same epoch, after a restart with the
     committables of the new run. A committer does not learn whether the epoch was committed before a crash: a
@@ -450,19 +451,17 @@ class Committer(ABC, Generic[CommT]):
 
     @abstractmethod
     def commit(self, committables: Sequence[CommT]) -> Sequence[CommT]:
-        """Commits; returns those to try again after a pause.
-
-        Raises:
-            SluiceError: if it is retryable, the call is repeated for `maxRetryDuration`.
-            Exception: the query fails with this message.
+        """Commits; returns the committables to try again after a pause. Raises:
+        SluiceError: if it is retryable, the call is repeated for `maxRetryDuration`.
+        Exception: the query fails with this message.
         """
 
     @abstractmethod
     def abort(self, committables: Sequence[CommT]) -> None:
-        """Removes what the tasks have written, except for what is committed already."""
+        """Removes the tasks' rows, except for committed ones."""
 
     def close(self) -> None:
-        """Releases connections. Called once, last, whatever has failed. An exception is logged."""
+        """Releases connections. Called once, last, even after a failure. An exception is logged."""
 
     def figures(self) -> Mapping[str, float]:
         """As `Destination.figures`. Called once, before `close`; lost if the epoch was not committed."""
@@ -474,7 +473,7 @@ class GlobalCommitter(ABC, Generic[CommT, GlobalCommT]):
 
     @abstractmethod
     def filter_recovered_committables(self, committables: Sequence[GlobalCommT]) -> Sequence[GlobalCommT]:
-        """Returns those that are not committed yet."""
+        """Returns the committables that are not committed yet."""
 
     @abstractmethod
     def combine(self, committables: Sequence[CommT]) -> GlobalCommT:

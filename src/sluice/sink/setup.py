@@ -95,8 +95,8 @@ class AsyncSinkSetup:
         create_strategy: makes a rate limiting strategy that has learnt nothing yet.
         strategy_cache_key: a writer continues with the strategy that was cached under an equal key.
         dead_letters: makes the dead letter queue of a task; None without `deadLetterPath`.
-        load_listener: imports what is called after each commit and abort. Only the driver calls it: tasks
-            may not have its module. None without `progressListener`.
+        load_listener: imports the listener that is called after each commit and abort. Only the driver calls
+            it: tasks may not have its module. None without `progressListener`.
         shared_bucket: with `tokenBucketScope=query`: tasks take the strategy from it, and not from
             `create_strategy`; else None.
         query_server: in a task with `shared_bucket`, where the query server listens.
@@ -142,8 +142,8 @@ class CommittingSinkSetup:
 
     Attributes:
         destination: it has not called its service yet.
-        load_listener: imports what is called after each commit and abort. Only the driver calls it: tasks
-            may not have its module. None without `progressListener`.
+        load_listener: imports the listener that is called after each commit and abort. Only the driver calls
+            it: tasks may not have its module. None without `progressListener`.
         ignores_unknown_columns: whether columns that the destination would not write are left out; else they
             are refused.
         transaction: the id and version of a batch write that is written once; None without `txnAppId`.

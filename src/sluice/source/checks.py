@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Source(Protocol):
-    """What is asked of a `sluice.source.Source` here."""
+    """The methods of a `sluice.source.Source` that this module calls."""
 
     name: ClassVar[str]
 
@@ -35,11 +35,11 @@ def checked_offsets(source: _Source, offsets: Any) -> dict[str, Any]:
     """Offsets as JSON.
 
     Raises:
-        SourceRuleError: they would not come back from Spark's log as they are.
+        SourceRuleError: Spark's log would change them.
     """
     value = source.offsets_to_json(offsets)
     if isinstance(offsets, Offsets):
-        return value  # our own code made it, and writing 10,000 splits once more takes a while
+        return value  # our own code made it, and serializing 10,000 splits again is slow
     try:
         text = json.dumps(value)
     except (TypeError, ValueError) as error:
@@ -50,14 +50,14 @@ def checked_offsets(source: _Source, offsets: Any) -> dict[str, Any]:
             f"source {source.name}: offsets come back from JSON as they were, so keys are text and "
             f"sequences are lists: {value!r}"
         )
-    return logged  # a copy, which stays as it is when the enumerator changes its offsets
+    return logged  # a copy, which does not change when the enumerator changes its offsets
 
 
 def reread_offsets(source: _Source, value: Mapping[str, Any]) -> Any:
-    """Offsets as they come back from Spark's log: an enumerator may change them, and the log stays as it is.
+    """A copy of offsets, as from Spark's log: the enumerator may change the copy.
 
     Args:
-        value: what `checked_offsets` gave.
+        value: the result of `checked_offsets`.
     """
     return source.offsets_from_json(json.loads(json.dumps(value)))
 
@@ -68,13 +68,13 @@ def checked_rows(
     """The rows with exactly the types that Spark expects.
 
     Args:
-        source: declares a schema, which may have other types of Arrow for the same types of Spark.
-        ranges: what the task reads, for errors.
-        rows: what it has read.
-        schema: as Spark makes it of the source's.
+        source: declares a schema, maybe with other Arrow types for the same Spark types.
+        ranges: the ranges that the task reads, for errors.
+        rows: the rows that it has read.
+        schema: the schema that Spark makes from the source's.
 
     Raises:
-        SourceRuleError: rows are not what the source says.
+        SourceRuleError: rows do not fit the source's schema.
     """
     check = _RowCheck(source, ranges, schema)
     for batch in rows:

@@ -279,7 +279,7 @@ class SplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
 
     @abstractmethod
     def ranges(self, start: OffsetsT, end: OffsetsT) -> Sequence[SplitT]:
-        """The ranges that the batch reads. The same pair always gives the same ranges, which can be pickled."""
+        """The ranges that the batch reads, always the same for the same pair. They can be pickled."""
 
     def stop_at_available(self) -> None:
         """Makes the run end: later calls of `advance` stop at the data that exists now.
@@ -330,7 +330,7 @@ class Coordinator:
         del ranges
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
-        """Called before a batch is distributed over tasks. Returns where they report their reads; None:
+        """Called for each batch before its tasks start. Returns where tasks report their reads; None:
         nowhere.
         """
         del tasks
@@ -368,7 +368,7 @@ def refuse_idle_options(
     *,
     streaming: bool | None,
 ) -> None:
-    """Rejects options that do nothing in this kind of read; `streaming` is None if the kind is not known yet."""
+    """Rejects options that do nothing in this kind of read. `streaming` is None if it is not known yet."""
     if streaming:
         for option in batch_only:
             if values.given(option):

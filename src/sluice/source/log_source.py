@@ -146,12 +146,12 @@ class LogSource(Source):
     def to_record_batches(
         self, pages: Iterable[tuple[SplitRange, Sequence[AnyRecord]]]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of pages, in order within each range. The default makes one record batch from each page."""
+        """The rows of pages, in order within each range. The default makes a record batch from each page."""
         for split_range, records in pages:
             yield self.to_record_batch(split_range.split, records)
 
     def pushed_cursors(self, task: ReadTask) -> PushedCursors | None:
-        """Cursors for the ranges of a task whose records the service pushes (FLIP-128); None: all are polled."""
+        """Cursors for those ranges of a task that the service pushes (FLIP-128); None: all are polled."""
         del task
         return None
 

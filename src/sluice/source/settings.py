@@ -1,4 +1,4 @@
-"""Options that every source has, and the `SourceSettings` that they make."""
+"""Options that every source has, and their parsed form, `SourceSettings`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ LOG_OPTIONS: Final[tuple[Option[Any], ...]] = (
     STARTING_TIMESTAMP,
     ENDING_TIMESTAMP,
 )
-"""Those of logs, which are all that there are."""
+"""The common options of logs: all of them."""
 STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_RECORDS,
     MAX_BYTES,
@@ -106,19 +106,19 @@ STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_DRIFT,
 )
 BATCH_OPTIONS: Final[tuple[Option[Any], ...]] = (ENDING_TIMESTAMP,)
-"""What does nothing in the other kind of read."""
+"""Options that do nothing in the other kind of read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one batch may hold.
+    """The limits of one batch.
 
     Attributes:
         records: in all splits together, counted before deaggregation.
         bytes: in all splits together.
-        span: arrival time on every split (microseconds).
-        may_be_last: whether the run may end with this batch. Then no record that is there now, and that the
-            limits allow, is left to the next one.
+        span: the arrival time that a batch covers in each split (microseconds).
+        may_be_last: whether the run may end with this batch. Then the batch takes every existing record that
+            the limits allow.
     """
 
     records: int | None = None
@@ -136,11 +136,11 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """What the common options say; see `sluice.source.settings` for each.
+    """The values of the common options; see `sluice.source.settings` for each.
 
     Attributes:
-        limits: what one batch may hold.
-        max_drift: seconds; None: any.
+        limits: those of one batch.
+        max_drift: seconds; None: no limit.
         discovery_interval: seconds.
         starting: `EARLIEST`, `LATEST` or `AT_TIMESTAMP`.
         starting_timestamp, ending_timestamp: microseconds since the epoch; None: not given.
@@ -168,11 +168,11 @@ class SourceSettings:
 def settings_from_options(
     values: OptionValues, declared: Sequence[Option[Any]], *, streaming: bool | None
 ) -> SourceSettings:
-    """The settings that a user's options make. Notes what does not fit together.
+    """The settings from a user's options. Rejects combinations that do not fit together.
 
     Args:
         values: the parsed options.
-        declared: those of the common options that the source leaves to its base.
+        declared: the common options that the source does not declare itself.
         streaming: None: not known yet.
 
     Raises:

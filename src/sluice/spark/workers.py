@@ -35,7 +35,7 @@ def is_repeated() -> bool:
 
 
 def freeze_loaded_objects(*, collect: bool) -> None:
-    """Exempts what is loaded now from garbage collection. Works once a process.
+    """Exempts all objects loaded so far from garbage collection. Works once a process.
 
     Spark collects garbage after each task. With the SDK loaded that takes 30 ms or more, most of the time of
     a small batch; without the objects that stay for good it takes almost none. See

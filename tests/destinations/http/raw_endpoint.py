@@ -13,8 +13,8 @@ from typing import BinaryIO
 class RawEndpoint:
     """Answers each request, on whichever connection it comes, with the next of `answers`.
 
-    At `PAUSE` it waits for the next request, or a moment. An answer that ends with `CUT` is followed by the
-    end of the connection, and one that ends with `TRICKLE` by a byte now and then.
+    At `PAUSE` it waits for the next request, or a moment. After an answer that ends with `CUT` it closes the
+    connection; after one that ends with `TRICKLE` it sends a byte now and then.
 
     Args:
         answers: see above.

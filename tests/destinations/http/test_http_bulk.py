@@ -63,7 +63,9 @@ def rows(*prices: Any) -> pa.RecordBatch:
 
 
 def test_rows_become_documents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that is refused for load is sent again; one that does not fit the mapping is a dead letter."""
+    """A document that is refused for load is sent again; one that does not fit the mapping becomes a dead
+    letter.
+    """
     index = Index()
     in_place_of_the_network(monkeypatch)(index.respond)
     figures = write_all(rows(*range(2000), None), tmp_path, **OPTIONS)

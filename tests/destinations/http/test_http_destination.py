@@ -147,7 +147,7 @@ def test_a_redirect_is_not_followed(endpoint: Any, host: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_rate_limiting_is_told_what_is_load() -> None:
+def test_rate_limiting_learns_which_codes_mean_load() -> None:
     """A status says it; a lost connection or an error's name does not."""
     made = destination(throttlingStatuses="420, 503")
 
@@ -199,7 +199,7 @@ def test_a_row_may_be_fatal(endpoint: Any) -> None:
 
 
 def test_an_error_s_word_may_say_what_happens_to_a_row(endpoint: Any) -> None:
-    """As CouchDB answers: a row that came before conflicts, and one that is not allowed never will be."""
+    """As CouchDB answers: a row that came before conflicts, and a forbidden row will never be accepted."""
     results = [{"error": "Conflict"}, {"error": "forbidden"}, {"error": "busy"}]
     endpoint(lambda _: answer(201, results))
     errors = {"acceptedErrors": "gone, conflict", "fatalErrors": "Forbidden"}
@@ -308,7 +308,7 @@ def test_halving_ends_before_the_request_times_out(endpoint: Any) -> None:
 
 
 def test_halving_ends_with_the_task(endpoint: Any) -> None:
-    """A task that has failed sends nothing more. One that comes after it is not affected."""
+    """A task that has failed sends nothing more. A later task is not affected."""
     halving: Halving
 
     def respond(rows: list[int]) -> Any:
@@ -379,7 +379,7 @@ def test_an_endpoint_that_never_answers_is_fatal_within_seconds(endpoint: Any) -
 
 
 def test_one_that_has_answered_is_waited_for(endpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the answer was, and whichever task it answered."""
+    """After any answer, to any task."""
     monkeypatch.setattr(first_contact, "_answered", set())
     answers: list[Any] = [answer(503), REFUSED]
     endpoint(lambda _: answers.pop(0))
@@ -405,7 +405,7 @@ FAULTS = st.one_of(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(FAULTS, max_size=30), st.integers(0, 40), st.integers(1, 8))
 def test_everything_is_delivered(endpoint: Any, faults: list[Any], count: int, in_flight: int) -> None:
-    """Each row once if no answer is lost, whatever is refused and however many requests are in flight."""
+    """Each row once if no answer is lost, for any refusals and any number of requests in flight."""
     stored: list[int] = []
     lock = threading.Lock()
     left = iter(faults)

@@ -31,7 +31,7 @@ DOCUMENT: dict[str, Any] = {
     ],
 )
 def test_a_path_finds_its_matches(path: str, found: list[Any]) -> None:
-    """In the order of the document; what is not there is no error."""
+    """In the order of the document; a path without a match is no error."""
     assert JsonPath.parse(f" {path} ").find(DOCUMENT) == found
 
 

@@ -106,7 +106,7 @@ def test_a_text_is_searched_beyond_what_is_shown(before: int) -> None:
 
 @pytest.mark.parametrize(("secret", "encoding"), [("hunter2", "utf-16-le"), ("h\xfcnter2", "latin-1")])
 def test_a_secret_in_an_answer_that_is_not_utf_8(secret: str, encoding: str) -> None:
-    """In UTF-16, ASCII is read with zeros between; what is not ASCII is read as a replacement."""
+    """In UTF-16, ASCII is read with zeros between; other characters are read as replacements."""
     assert SecretFilter([secret]).hide_in_answer(f"the {secret}".encode(encoding)) == LEFT_OUT
 
 

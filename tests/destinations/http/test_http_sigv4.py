@@ -116,7 +116,7 @@ def signed(url: str, service: str = "es", **options: str) -> Any:
 def test_every_signature_is_verified(
     service: str, url: tuple[str, str], headers: dict[str, str], body: bytes, token: str | None
 ) -> None:
-    """Whatever is in the URL, as it is sent."""
+    """For any URL, as it is sent."""
     path, query = url
     final = canonical_url(f"https://Search.example:443/{path}" + (f"?{query}" if query else ""))
     connection = ConnectionConfig("eu-west-1", None, None, ACCESS, SECRET, token)
@@ -347,7 +347,7 @@ def test_options_that_do_not_fit_together(options: dict[str, str], message: str)
 
 
 def test_without_region_or_keys_there_is_no_signature() -> None:
-    """It says what is missing before anything is sent."""
+    """The error names the missing option before anything is sent."""
     keys = {key: value for key, value in STATIC.items() if key != "region"}
     with pytest.raises(OptionError, match="option 'region' is required with 'auth' sigv4"):
         signed("https://h.test", **keys).submit([b"1"])

@@ -38,7 +38,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Company:
-    """A token endpoint, and one that takes its tokens.
+    """A token endpoint, and an endpoint that accepts its tokens.
 
     Attributes:
         asked: requests for tokens, with their fields.
@@ -159,7 +159,7 @@ def test_tokens_that_expire_lose_no_row_and_double_none(company: Fixture, status
     assert made.refusals >= len(made.asked) - 1
 
 
-def test_an_accepted_request_beside_a_refused_one_makes_that_no_failure(company: Fixture) -> None:
+def test_if_another_request_is_accepted_a_refusal_is_no_failure(company: Fixture) -> None:
     """Its token may have expired in transit, more than once."""
     made, options = company
     used = destination(**options)
@@ -222,7 +222,7 @@ def test_a_token_that_is_always_refused_is_asked_for_twice(company: Fixture) -> 
     ],
 )
 def test_what_the_token_endpoint_answers(company: Fixture, reply: tuple[int, Any], is_fatal: bool) -> None:
-    """An outage passes; what is wrong stays so. No message has a secret."""
+    """An outage passes; a wrong option does not. No message has a secret."""
     made, options = company
     made.reply = reply
     used = destination(**options)
@@ -450,7 +450,7 @@ def test_a_token_file_may_change_at_any_time(company: Fixture, tmp_path: Path) -
     ],
 )
 def test_a_token_file_without_a_token(tmp_path: Path, content: bytes | None, problem: str) -> None:
-    """Says so, without what is in it."""
+    """The error says so, without the file's content."""
     file = tmp_path / "file"
     if content is not None:
         file.write_bytes(content)

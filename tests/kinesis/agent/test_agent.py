@@ -96,7 +96,7 @@ def test_an_agent_says_which_of_its_reads_were_refused(agent: Agent, monkeypatch
 
 
 def test_a_consumer_that_was_taken_over_stays(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another reader uses it. One that was registered in place of another is another consumer."""
+    """Another reader uses it. A consumer that was registered in place of another is another consumer."""
     gone: list[str] = []
     monkeypatch.setattr(ConsumerRegistrar, "deregister", lambda _self, arn: gone.append(arn))
     split = SplitId("clicks", "shardId-0")
@@ -111,7 +111,9 @@ def test_a_consumer_that_was_taken_over_stays(agent: Agent, monkeypatch: pytest.
 def test_a_source_knows_the_consumer_of_its_subscription(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
 ) -> None:
-    """Not the one that its next subscription was to have. Without a subscription it is that of the call."""
+    """Not the consumer that its next subscription would have had. Without a subscription it is that of the
+    call.
+    """
     refusals: list[str] = []
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

@@ -22,7 +22,7 @@ def has(budget: BufferBudget, share: Share, size: int) -> bool:
 
 
 def test_one_busy_shard_may_hold_half_and_two_a_third_each() -> None:
-    """What is left lets in others. As batches take what was buffered, the two become equal."""
+    """What is left lets in others. As batches consume the buffered events, the two become equal."""
     budget = BufferBudget(LIMIT)
     one, two = Share(), Share()
     while has(budget, one, 10):

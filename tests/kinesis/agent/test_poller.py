@@ -1,4 +1,4 @@
-"""A shard that is polled for an agent: what is handed out, at what pace, and when it is left to tasks."""
+"""A shard that an agent polls: its pages, their pace, and when the agent leaves the shard to tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENT = 60.0
 
 
 class Space(ShardBuffer):
-    """Room for everything, which notes what is asked of it."""
+    """Room for everything; it notes all requests."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -177,7 +177,7 @@ def test_that_the_tip_is_reached_is_news() -> None:
 
 
 def test_a_full_page_is_not_the_tip() -> None:
-    """Others may follow, whatever it says."""
+    """Others may follow, even if it says that it is at the tip."""
     log = new_log()
     put_to(log, S0, 3)
     bench = Bench(log, page_limit=2)
@@ -189,7 +189,7 @@ def test_a_full_page_is_not_the_tip() -> None:
 
 
 def test_an_expired_iterator_is_opened_anew_behind_the_last_record() -> None:
-    """The last record comes again in the page, and is left out of what is new."""
+    """The last record comes again, and is not among the new ones."""
     log = new_log()
     records = put_to(log, S0, 3)
     bench = Bench(log)
@@ -204,7 +204,7 @@ def test_an_expired_iterator_is_opened_anew_behind_the_last_record() -> None:
 
 
 def test_records_that_expired_are_not_passed_over() -> None:
-    """Where the last record is gone, others behind it may be: polling decides whether they are lost."""
+    """If the last record is missing, later ones may be, too: polling decides whether they are lost."""
     log = new_log()
     put_to(log, S0, 3)
     bench = Bench(log)
@@ -218,7 +218,7 @@ def test_records_that_expired_are_not_passed_over() -> None:
     assert raised.value.code == INTEGRITY_PROBLEM
 
 
-def test_a_throttled_shard_is_read_more_rarely_and_goes_on() -> None:
+def test_a_throttled_shard_is_read_more_rarely_and_continues() -> None:
     """It is no error: others read the shard, too."""
     log = new_log()
     bench = Bench(log)

@@ -119,7 +119,7 @@ def test_an_error_closes_the_connection_and_is_logged(caplog: pytest.LogCaptureF
     assert "KeyError: 'oops'" in caplog.text
 
 
-def test_without_a_thread_the_task_is_told_at_once(
+def test_without_a_thread_the_task_gets_an_answer_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It does not wait for an answer that nobody gives. The server serves the next one when it can."""

@@ -270,7 +270,7 @@ def test_what_one_task_still_needs_makes_no_room_for_another() -> None:
 def test_a_range_is_served_whole_or_not_at_all(
     sizes: list[int], acknowledged: list[int], bounds: tuple[int, int]
 ) -> None:
-    """Whatever was acknowledged: every record of the range in order, or RangeUnavailable."""
+    """For any acknowledgement: every record of the range in order, or RangeUnavailable."""
     shard = buffer()
     number = 1
     for size in sizes:

@@ -160,7 +160,7 @@ def test_an_event_is_divided_into_cut_points(make: Callable[..., Bench]) -> None
     assert sum(point.size for point in cut_points) == pytest.approx(7 * 30, abs=3)
 
 
-def test_an_empty_event_at_the_tip_tells_when_nothing_was_there(make: Callable[..., Bench]) -> None:
+def test_an_empty_event_at_the_tip_shows_when_nothing_followed(make: Callable[..., Bench]) -> None:
     """An empty event behind the tip does not."""
     bench = make()
     source = bench.subscribe()

@@ -41,8 +41,8 @@ def pipe() -> Iterator[Pipe]:
         os.close(made.write)
 
 
-def test_a_stop_is_told_before_the_link_closes(pipe: Pipe) -> None:
-    """Also where the planning process got two signals, and is gone by now."""
+def test_a_stop_is_reported_before_the_link_closes(pipe: Pipe) -> None:
+    """Even if the planning process got two signals, and has ended by now."""
     os.write(pipe.write, STOP * 2)
     pipe.close()
 
@@ -83,7 +83,7 @@ def test_sigterm_ends_the_wait_for_a_planning_process_that_stands_still(pipe: Pi
 
 @pytest.mark.parametrize(("seconds", "is_crash"), [(0.0, True), (50.0, True), (70.0, False)])
 def test_a_planning_process_that_lives_on_has_not_crashed(seconds: float, *, is_crash: bool) -> None:
-    """It has closed the link to replace its agent. One that ends may take a while."""
+    """It has closed the link to replace its agent. A process that ends may take a while."""
     now = 100.0
 
     def is_alive() -> bool:

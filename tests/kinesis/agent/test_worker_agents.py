@@ -343,7 +343,7 @@ def test_messages_of_a_silent_agent_about_what_it_has_lost_are_ignored(hub: Hub)
 
 
 def test_the_hub_never_waits_for_an_agent(hub: Hub) -> None:
-    """One that is stopped takes nothing. The others get their messages all the same."""
+    """A stopped agent takes nothing. The others get their messages all the same."""
     hub.join("a")
     other = hub.join("b")
     hub.settle()

@@ -75,7 +75,7 @@ def test_we_read_what_we_pack(users: list[User]) -> None:
 
 
 @given(USERS)
-def test_keys_stand_in_their_tables_once(users: list[User]) -> None:
+def test_tables_hold_each_key_once(users: list[User]) -> None:
     """In the order of their first use, and before the records, as the producer library writes them."""
     message = AggregatedRecord.FromString(packed(users).seal()[len(MAGIC) : -16])
     assert list(message.partition_key_table) == list(dict.fromkeys(key for key, _, _ in users))

@@ -124,7 +124,7 @@ class SideBySideAgent(PolledAgent):
 
 
 class PushedAgent(SideBySideAgent):
-    """One that subscribes. Stream ``s`` exists."""
+    """An agent that subscribes. Stream ``s`` exists."""
 
     def __init__(self, log: ModelLog, *, pages: int = 100, seed: int = 0) -> None:
         summary = log.model.call("DescribeStreamSummary", {"StreamName": "s"})["StreamDescriptionSummary"]

@@ -295,7 +295,7 @@ def test_where_polling_is_forbidden_an_integrity_problem_fails_nothing(make: Cal
 def test_a_missing_consumer_is_registered_again(make: Callable[..., Planning], code: str) -> None:
     """The agent gets the new consumer's ARN, and the shard is subscribed to again at once.
 
-    A consumer that somebody deletes is not missing yet: it is refused as one that is in use.
+    A consumer that is being deleted is not missing yet: it is refused as being in use.
     """
     planning = make()
     agent = planning.started()
@@ -428,7 +428,7 @@ def test_the_agent_learns_which_consumers_the_query_registered(make: Callable[..
 
 
 @pytest.mark.parametrize(("mode", "stops"), [("auto", 1), ("never", 0)])
-def test_the_agent_is_told_of_a_stop_unless_consumers_are_to_stay(
+def test_the_agent_learns_of_a_stop_unless_consumers_are_to_stay(
     make: Callable[..., Planning], mode: str, stops: int
 ) -> None:
     """Without this message, the end of the link counts as a crash, and nothing is deregistered."""

@@ -1,4 +1,4 @@
-"""A process that ends on request stops its agent first, and an agent that does not end by itself is killed."""
+"""A process that ends on request stops its agent first; an agent that does not end is killed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_signal_that_the_process_ignores_is_no_stop() -> None:
     [("time.sleep(1)", ["ready", "learnt", "told"]), ("stop.sleep(60)", ["ready", "told"])],
 )
 @pytest.mark.parametrize("where", ["learn()", "in_thread()"])
-def test_what_is_about_to_be_learnt_is_told_first(wait: str, printed: list[str], where: str) -> None:
+def test_a_pending_answer_is_passed_on_first(wait: str, printed: list[str], where: str) -> None:
     """A signal is held back in the main thread or another one, but not while it sleeps between two calls."""
     ready = f"""
     def learn():
@@ -150,7 +150,7 @@ def test_a_signal_while_the_agent_starts_does_not_end_it(
     assert number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_an_agent_that_is_gone_can_still_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_of_an_ended_agent_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads the pipe any more. An error in a signal handler would keep the process from ending."""
     monkeypatch.setattr(agent_process, "agent_command", lambda *_descriptors: (sys.executable, "-c", ""))
     agent = agent_process.AgentProcess(SETUP)

@@ -232,7 +232,7 @@ def test_without_an_agent_a_consumer_that_is_gone_is_registered_again(
 def test_a_batch_read_warns_of_a_consumer_that_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, registers: bool
 ) -> None:
-    """One that it has registered: Spark does not say when the last task has read."""
+    """A consumer that it has registered: Spark does not say when the last task has read."""
     monkeypatch.setattr(FakeRegistrar, "registers", registers)
     monkeypatch.setattr(planner, "plan_bounded_read", lambda _source: [])
 
@@ -277,7 +277,7 @@ def test_the_death_of_the_driver_is_noticed() -> None:
 def test_a_consumer_that_no_task_reaches_is_deregistered_if_it_is_the_querys(
     monkeypatch: pytest.MonkeyPatch, registers: bool, options: dict[str, str], taken: str, gone: list[str]
 ) -> None:
-    """Not one of somebody else's, nor one that somebody else uses, nor against ``consumerDeregistration``."""
+    """Unless it belongs to somebody else, somebody else uses it, or ``consumerDeregistration`` forbids it."""
     monkeypatch.setattr(FakeRegistrar, "registers", registers)
     coordinator = KinesisSource(config(options)).create_coordinator()
     consumers_of(coordinator).contest("clicks", taken)
@@ -371,7 +371,7 @@ def test_figures_are_those_of_the_planner_and_of_tasks() -> None:
     }
 
 
-def test_listeners_are_told_once_in_two_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_listeners_get_a_report_once_in_two_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As soon as a task has told which query it is; Spark does not tell the planning process."""
     monkeypatch.setattr(letterboxes, "_directory", lambda: tmp_path / "boxes")
     now = 100.0

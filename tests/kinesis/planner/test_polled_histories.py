@@ -46,8 +46,8 @@ def test_every_record_arrives_once_in_order(  # noqa: PLR0917 - Hypothesis names
     faults: AgentFaults,
     steps: list[tuple[object, ...]],
 ) -> None:
-    """Through reshards, throttling, expired iterators, restarts and limits, and whatever happens to the
-    agent. Each batch has the same rows if it is read again without it.
+    """Through reshards, throttling, expired iterators, restarts and limits, and any failure of the agent.
+    Each batch has the same rows if it is read again without it.
     """
     agent = functools.partial(
         PolledAgent,

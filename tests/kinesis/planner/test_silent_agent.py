@@ -100,7 +100,7 @@ def test_tasks_ask_an_agent_again_from_its_first_word_on(make: Callable[..., Pla
     assert planning.client.recoveries == 1
 
 
-def test_an_agent_that_speaks_again_goes_on_where_batches_are(make: Callable[..., Planning]) -> None:
+def test_an_agent_that_answers_again_resumes_where_batches_are(make: Callable[..., Planning]) -> None:
     """Polling has come further meanwhile. Shards that were not read any more are unsubscribed from."""
     planning = make()
     agent = caught_up(planning)
@@ -340,7 +340,7 @@ def test_the_log_says_why_an_agent_cannot_start(
 def test_one_that_listens_is_replaced_soon(
     make: Callable[..., Planning], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The cause of the failed starts is gone. The log says that, too."""
+    """The cause of the failed starts has passed. The log says that, too."""
     caplog.set_level(logging.INFO, LOG)
     planning = make()
     for _ in range(4):

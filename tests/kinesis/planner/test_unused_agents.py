@@ -70,7 +70,7 @@ def test_everything_is_polled_once_no_task_has_asked_for_a_minute(
     assert planning.agent.received() == Unsubscribe(SPLIT)
     planning.until(lambda: planning.deregistered)
     assert planning.agent.received() == ConsumersChanged({"clicks": ARN}, ())
-    # Another subscription has found that the consumer is gone. That is what was wanted.
+    # Another subscription has found that the consumer is deleted. That was the aim.
     shard = ShardSubscription(99, HORIZON, lambda: planning.now)
     planning.client._subscriptions.shards.setdefault(SPLIT, shard)
     planning.agent.send(SubscriptionEnded(SPLIT, 99, "no such consumer", "ResourceNotFoundException"))
@@ -166,7 +166,7 @@ def test_batches_without_an_agent_to_ask_say_nothing(
     assert said(caplog) == []
 
 
-def test_a_query_that_may_not_poll_goes_on_trying(
+def test_a_query_that_may_not_poll_keeps_trying(
     make: Callable[..., Planning], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its tasks fail with the reason."""

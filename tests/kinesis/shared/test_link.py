@@ -83,7 +83,7 @@ def test_a_message_is_sent_before_send_returns(make: Callable[..., Pair]) -> Non
 
 @pytest.mark.parametrize("has_thread", [False, True])
 def test_send_returns_when_the_peer_takes_nothing(make: Callable[..., Pair], *, has_thread: bool) -> None:
-    """A peer that is stopped reads nothing. The messages arrive, whole and in order, when the peer resumes."""
+    """A stopped peer reads nothing. The messages arrive, whole and in order, when the peer resumes."""
     pair = make(largest_backlog=8 * 2**20)
     if has_thread:
         pair.link.start()

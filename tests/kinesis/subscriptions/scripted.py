@@ -113,7 +113,7 @@ class Script:
     """The service: each call gets the next entry, which is an error or the steps of a subscription.
 
     Attributes:
-        skew: what is known of how far the service's clock is ahead of the local one (seconds).
+        skew: the known part of the difference between the service's clock and the local one (seconds).
         takes: seconds that a call takes.
         ahead: seconds by which the local clock is ahead of the service's, which the first answer tells.
         jump: seconds by which the local clock is set forward during a call.

@@ -46,7 +46,7 @@ TEXT = st.text(min_size=1, max_size=20)
 def test_messages_are_read_as_the_sdk_reads_them(
     messages: list[tuple[dict[str, str], bytes]], step: int
 ) -> None:
-    """Headers and payloads of any messages, in whatever portions the bytes come."""
+    """Headers and payloads of any messages, with the bytes in any portions."""
     data = b"".join(message(headers, payload) for headers, payload in messages)
     buffer = EventStreamBuffer()
     buffer.add_data(data)

@@ -103,7 +103,9 @@ def events(draw: st.DrawFn) -> bytes:
 
 @given(events(), st.booleans())
 def test_a_page_is_what_the_sdk_would_have_made_of_the_event(payload: bytes, is_long: bool) -> None:
-    """Every field, to the microsecond, whatever else the event holds, and with records that count as long."""
+    """Every field, to the microsecond, with any other fields in the event, and with records that count as
+    long.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if is_long:
             patch.setattr(long_records, "_LONG", 0)

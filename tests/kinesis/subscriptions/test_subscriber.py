@@ -70,7 +70,7 @@ def test_events_are_handed_out_with_their_payload() -> None:
     ],
 )
 def test_it_resumes_where_the_last_event_ended(fault: list[Step]) -> None:
-    """Whatever ended the subscription: behind the continuation, which an empty event moves on."""
+    """After any end of the subscription: behind the continuation, which also moves with an empty event."""
     service = script([event([1, 2]), event(continuation=5), *fault], [event([6])])
     subscriber = service.subscriber()
 
@@ -418,7 +418,7 @@ def test_closing_ends_a_wait() -> None:
     assert caught.value.code == CLOSED
 
 
-def test_closing_while_a_call_is_under_way_leaves_nothing_open() -> None:
+def test_closing_during_a_call_leaves_nothing_open() -> None:
     """The subscription that the call opens is closed too."""
     service = script([event([1])])
     opening: list[Subscriber] = []

@@ -115,7 +115,7 @@ def test_events_come_as_they_were_sent(first: bytes) -> None:
         assert subscription.next_payload() is None
 
 
-def test_an_event_is_there_before_the_next_one_is_sent() -> None:
+def test_an_event_arrives_before_the_next_one_is_sent() -> None:
     """Nothing is held back to fill a buffer."""
     seen = threading.Event()
 
@@ -261,7 +261,7 @@ def test_data_of_a_damaged_stream_are_not_shown() -> None:
 
 
 def test_silence_on_the_connection_ends_it() -> None:
-    """The silence limit is the read timeout, whatever that of other calls is."""
+    """The silence limit is the read timeout, independent of that of other calls."""
 
     def answer(it: Connection) -> None:
         it.send(STREAM, chunk(IDLE))
@@ -334,7 +334,7 @@ def test_closing_wakes_the_reader_at_once(has_shutdown: bool) -> None:
         with pytest.raises(ServiceError) as caught:
             subscription.next_payload()
         assert time.monotonic() - begun < 60
-        assert left.wait(60)  # the connection is gone, not kept for later
+        assert left.wait(60)  # the connection is closed, not kept for later
         timer.join()
 
     assert (caught.value.code, caught.value.retryable) == (CLOSED, False)

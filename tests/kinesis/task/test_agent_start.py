@@ -91,7 +91,7 @@ def _no_names(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_no_names")
 @pytest.mark.parametrize("loopback", ["127.0.0.1", "::1"])
 def test_a_host_is_known_by_its_address_on_the_way_to_the_hub(loopback: str) -> None:
-    """Whatever its name is, and without sending anything."""
+    """With any name, and without sending anything."""
     try:
         socket.create_server(
             (loopback, 0), family=socket.AF_INET6 if ":" in loopback else socket.AF_INET
@@ -107,7 +107,7 @@ def test_a_host_is_known_by_its_address_on_the_way_to_the_hub(loopback: str) -> 
 def test_an_address_that_spark_was_given_may_be_of_no_use(
     given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name, no address in particular, one that this host does not have, or one of another family."""
+    """A name, an unspecified address, an address of another host, or one of another family."""
     monkeypatch.setenv("SPARK_LOCAL_IP", given)
 
     assert address_towards("127.0.0.1") == "127.0.0.1"
@@ -185,7 +185,7 @@ def test_no_agent_is_started_where_there_is_one_or_no_hub(host: Host) -> None:
 
 
 def test_an_agent_that_does_not_join_is_followed_by_another(host: Host) -> None:
-    """Every half minute, for as long as the query runs. One that had joined is replaced at once."""
+    """Every half minute, for as long as the query runs. An agent that had joined is replaced at once."""
     host.run_task()
     host.now += 29.0
     assert host.run_task() == 1
@@ -200,7 +200,7 @@ def test_an_agent_that_does_not_join_is_followed_by_another(host: Host) -> None:
 def test_an_agent_that_cannot_be_started_is_no_error_of_the_task(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It polls. The log says what is wrong, and when the next attempt follows."""
+    """It polls. The log names the problem, and the time of the next attempt."""
     host.address = socket.gaierror(-2, "Name or service not known")
     with caplog.at_level(logging.WARNING):
         assert host.run_task() == host.run_task() == 0

@@ -123,7 +123,7 @@ def test_the_page_behind_the_last_event_of_a_shard_is_its_end() -> None:
 
 
 def test_a_connection_is_used_for_one_range_after_the_other() -> None:
-    """Also behind a range that was unavailable, and one that ended with its shard."""
+    """Even after a range that was unavailable, or that ended with its shard."""
     to_the_end = SplitRange(SPLIT, HORIZON, Closed())
     with closing(Counting()) as counting, closing(Agent(payload(5, 9))) as agent:
         for wanted in (WANTED, WANTED, to_the_end, WANTED):

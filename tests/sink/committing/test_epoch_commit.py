@@ -280,7 +280,7 @@ def test_an_abort_that_fails_still_cleans_up() -> None:
 
 
 def test_cleaning_up_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The epoch is committed, whatever other attempts have left behind."""
+    """The epoch is committed, in spite of the remains of other attempts."""
 
     def refuse(call: str, _: Any) -> Any:
         if call == "clean up":
@@ -323,7 +323,7 @@ STEPS = ["create", "filter", "commit", "commit globally", "end", "abort"]
 @pytest.mark.parametrize("error", [KeyError("k"), ServiceError("no"), KeyboardInterrupt()])
 @pytest.mark.parametrize("step", STEPS)
 def test_committers_are_closed_whatever_fails(step: str, error: BaseException) -> None:
-    """In any step, for any reason; the error is the one that was raised first."""
+    """In any step, for any reason; the first error is raised."""
 
     def refuse(call: str, _: Any) -> Any:
         if call == step or call.startswith("close"):
@@ -419,7 +419,7 @@ def test_what_is_left_of_an_epoch_is_committed() -> None:
 
 
 def test_only_the_first_batch_of_a_run_can_have_been_committed_before() -> None:
-    """A later one that seems to be is of an older checkpoint: its rows are not dropped."""
+    """If a later one seems to be, the checkpoint is older: its rows are not dropped."""
     run = uuid.uuid4().hex
     epochs = [Epoch("q", run, batch) for batch in (4, 5, 6)]
     destination = Recording(committed_before=[epochs[0], epochs[2]])

@@ -1,4 +1,4 @@
-"""The end of an epoch: what is summed, logged and told to the progress listener."""
+"""The end of an epoch: sums, log lines, and calls of the progress listener."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def result(
 
 
 class Recording(CommittingDestination[str]):
-    """Notes what is committed and aborted, and for which epoch."""
+    """Notes commits and aborts, and their epochs."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.calls: list[tuple[str, Epoch, list[str]]] = []
@@ -102,7 +102,7 @@ def test_a_commit_logs_one_line_of_sums(caplog: pytest.LogCaptureFixture) -> Non
     )
 
 
-def test_a_listener_is_told_of_every_commit_and_abort() -> None:
+def test_a_listener_is_called_for_every_commit_and_abort() -> None:
     """The same figures as the line, as an object and as JSON."""
     told: list[SinkProgress] = []
     made = setup(listener=told.append)

@@ -40,7 +40,7 @@ ORIGIN = Origin("fake", query="q-1", run="r-1", batch=7, partition=3, attempt=9)
 
 
 class MemoryQueue:
-    """A queue in memory that knows what was flushed."""
+    """A queue in memory that counts flushed letters."""
 
     def __init__(self) -> None:
         self.dead_letters: list[DeadLetter] = []
@@ -313,7 +313,7 @@ def test_a_row_of_any_schema_is_kept() -> None:
 
 
 def test_only_the_destinations_own_converter_sends_data_as_it_is() -> None:
-    """Not a converter in its place, nor one that does not say that it takes a column data."""
+    """Not a converter in its place, nor one that does not accept a column data."""
 
     class Silent(Picky):
         data_column: Any = None
@@ -335,7 +335,7 @@ def test_only_the_destinations_own_converter_sends_data_as_it_is() -> None:
 
 
 def test_a_dead_letter_is_one_line_of_json() -> None:
-    """With reason, destination, query, epoch, task and the data in base64, whatever they contain."""
+    """With reason, destination, query, epoch, task and the data in base64, for any content."""
     line = dead_letter_line(DeadLetter("two\nlines \ud800", b"\n\x00", {"k": b"\xff", "d": pa}), ORIGIN)
     found = json.loads(line)
 
@@ -444,7 +444,7 @@ def test_a_file_that_cannot_be_made_durable_is_an_error(tmp_path: Path) -> None:
 def test_a_directory_that_only_executors_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_local: bool
 ) -> None:
-    """On a cluster the driver may lack what is mounted on the others: it warns, and does not know better."""
+    """On a cluster the driver may lack a mount of the executors: it only warns."""
 
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")

@@ -1,4 +1,4 @@
-"""FLIP-242 as published: Flink's vectors, and the accounting of what is in flight."""
+"""FLIP-242 as published: Flink's vectors, and the accounting of requests in flight."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_who_sends_less_than_the_pace_learns_no_higher_one() -> None:
     assert sender.strategy.rate <= rate
 
 
-def test_a_whole_refusal_beside_others_lowers_what_may_be_in_flight_and_nothing_else() -> None:
+def test_a_whole_refusal_among_others_lowers_only_the_entries_in_flight() -> None:
     """As servers refuse that take a number of requests at a time: requests stay as full."""
     sender = Sender()
     flying = sender.fly(4)
@@ -119,7 +119,7 @@ def test_a_whole_refusal_beside_others_lowers_what_may_be_in_flight_and_nothing_
     assert sender.strategy.delay(RequestInfo(100)) == math.inf, "three are in flight, and two may be"
 
 
-def test_a_request_that_others_overtake_is_refused_beside_them() -> None:
+def test_a_request_that_others_overtake_is_refused_with_them() -> None:
     """It was alone when it was sent. The first answer of all must not take the pace down to nothing."""
     sender = Sender()
     flying = sender.fly(2)
@@ -199,7 +199,7 @@ def test_requests_are_as_full_as_a_twentieth_of_a_second() -> None:
 
 @pytest.mark.parametrize("latency", [0.02, 0.2, 2.0])
 def test_who_waits_for_answers_learns_no_higher_pace(latency: float) -> None:
-    """Four requests may be in flight, and nothing is refused: the pace stays near what is really sent."""
+    """Four requests may be in flight, and nothing is refused: the pace stays near the real rate."""
     sender = Sender(batch=500, requests=4)
     flying: list[tuple[float, tuple[int, float]]] = []
     sent, jitter = 0, random.Random(1)

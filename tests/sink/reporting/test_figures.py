@@ -51,7 +51,7 @@ def test_there_are_no_percentiles_of_nothing() -> None:
 
 @given(st.lists(st.floats(-10, 1e300), max_size=500))
 def test_a_histogram_stays_small(seconds: list[float]) -> None:
-    """Whatever the durations are: also of a clock that goes back, or after years."""
+    """For any durations, even with a clock that goes back, or after years."""
     made = histogram(seconds)
 
     assert made.count == len(seconds) == sum(made.buckets.values())
@@ -112,7 +112,7 @@ def merged(*parts: SinkFigures) -> SinkFigures:
 def test_merging_gives_the_figures_of_the_whole(
     a: list[Happening], b: list[Happening], c: list[Happening]
 ) -> None:
-    """In any order and grouping, also after a journey to the driver; what is merged stays as it is."""
+    """In any order and grouping, also after a journey to the driver; merging changes no input."""
     first, second, third = figures_of(a), figures_of(b), figures_of(c)
     before = pickle.dumps((first, second, third))
     whole = figures_of(a, b, c)
@@ -183,7 +183,7 @@ def test_the_same_codes_are_kept_in_any_order(refusals: list[tuple[int, int]], r
 
 
 def test_the_mean_is_over_time() -> None:
-    """Ten requests for a second and none for three: 2.5, whatever the number of events; the peak is 10."""
+    """Ten requests for a second and none for three: 2.5, for any number of events; the peak is 10."""
     figures = SinkFigures(requests=1)
     for _ in range(4):
         figures.in_flight.observe(10, 250_000_000)
@@ -208,8 +208,8 @@ class Counting(FakeDestination):
         return self.own
 
 
-def test_a_destination_has_figures_of_its_own() -> None:
-    """Numbers by name; what is no finite number would break JSON, and is left out."""
+def test_a_destination_has_its_own_figures() -> None:
+    """Numbers by name; values that are no finite numbers would break JSON, and are left out."""
     given_ = {"files": 3, "seconds": 1.5, "no name": 2, "none": None, "nan": math.nan, "text": "x"}
 
     assert own_figures(Counting(given_), "fake") == {"files": 3, "seconds": 1.5, "no_name": 2}

@@ -228,7 +228,7 @@ def test_a_converter_that_serializes_more_or_fewer_rows_is_refused(
 # --- in front of a destination's own converter ------------------------------------------------------------
 
 
-def test_columns_beside_the_data_are_the_destinations() -> None:
+def test_columns_other_than_the_data_are_the_destinations() -> None:
     """They are not in the data, and the destination checks them. Other names are, even that of the data."""
     own = OwnConverter()
     converter = JsonConverter(Destination(own))  # type: ignore[arg-type]
@@ -247,7 +247,7 @@ def test_a_destination_that_takes_no_such_data_is_refused() -> None:
     JsonConverter(Destination(type("Text", (OwnConverter,), {"data_form": "text"})()))  # type: ignore[arg-type]
 
 
-def test_a_field_of_a_struct_is_there_once() -> None:
+def test_a_field_of_a_struct_occurs_once() -> None:
     """At any depth: no row with it could be written. Names that differ in case are two, as in to_json."""
     x = t.StructField("x", t.LongType())
     twice = t.ArrayType(t.StructType([t.StructField("y", t.StructType([x, x]))]))

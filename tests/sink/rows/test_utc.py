@@ -1,4 +1,4 @@
-"""An instant is written as the same text, whatever time zone the session has."""
+"""An instant is written as the same text in any time zone of the session."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_whatever_a_row_holds_is_json(kind: pa.DataType, raw: bytes) -> None:
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
-def test_far_dates_go_on_from_those_that_python_knows(days: int) -> None:
+def test_far_dates_continue_those_that_python_knows(days: int) -> None:
     """The same text where Python has one; elsewhere the day after the day before."""
     shown = far_date(days)
     if -719_162 <= days <= 2_932_896:

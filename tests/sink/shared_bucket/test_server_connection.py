@@ -1,4 +1,4 @@
-"""A task's connection to the server: whatever happens to it, the writer continues, and knows why."""
+"""A task's connection to the server: the writer survives any failure of it, and knows the reason."""
 
 from __future__ import annotations
 

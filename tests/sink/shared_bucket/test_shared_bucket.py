@@ -1,4 +1,4 @@
-"""One token bucket for all tasks of a query: the rate holds whatever dies, tasks share it, nobody hangs."""
+"""One token bucket for all tasks of a query: the rate holds after any death, tasks share it, nobody hangs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def play(world: World, event: tuple[object, ...]) -> None:
 def test_no_span_of_time_has_more_than_the_rate_and_a_burst(
     events: list[tuple[object, ...]], unit: TokenUnit, burst: int, tasks: int
 ) -> None:
-    """Whatever dies, is late, stands still or is cut off. Nobody waits for ever while there is a server."""
+    """After any death, delay, freeze or lost connection. Nobody waits for ever while there is a server."""
     world = World(unit=unit, burst=burst)
     world.next_batch(tasks, size=5)
     for event in events:
@@ -117,7 +117,7 @@ def test_a_request_larger_than_the_burst_is_sent() -> None:
 
 
 def test_nothing_is_sent_while_the_server_stands_still(caplog: pytest.LogCaptureFixture) -> None:
-    """Only what was granted before. Each task warns once, and says when the server is back."""
+    """Only earlier grants are used. Each task warns once, and says when the server is back."""
     world = World()
     world.next_batch(4)
     world.run(5)

@@ -1,4 +1,4 @@
-"""Objects of users: what is optional has a default, whether their classes inherit from a contract or not."""
+"""Objects of users: optional members have defaults, even if the class does not inherit from a contract."""
 
 from __future__ import annotations
 
@@ -144,6 +144,6 @@ def opened_with(open_: Any) -> list[Any]:
         lambda calls: lambda _, schema, *, origin: calls.append((schema, origin)),
     ],
 )
-def test_a_converter_is_told_which_task_it_works_for(open_: Any) -> None:
+def test_a_converter_knows_its_task(open_: Any) -> None:
     """Where the query starts there is no task."""
     assert opened_with(open_) == [(SCHEMA, Origin("fake")), (SCHEMA, ORIGIN)]

@@ -1,4 +1,4 @@
-"""Destinations whose own code is wrong: the error says what is, and no row is lost."""
+"""Destinations with faulty code: the error names the fault, and no row is lost."""
 
 from __future__ import annotations
 

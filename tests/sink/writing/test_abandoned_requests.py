@@ -156,7 +156,7 @@ def test_an_epoch_fails_whose_request_does_not_end() -> None:
 
 
 def test_a_closed_writer_begins_no_request() -> None:
-    """Neither one that was already handed to its thread."""
+    """Not even one that its thread has already received."""
     destination = FakeDestination(accept)
     writer = AsyncSinkWriter(destination, config(), NoRateLimitingStrategy())
     writer.close()

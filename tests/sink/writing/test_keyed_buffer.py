@@ -1,4 +1,4 @@
-"""Entries with an ordering key: none overtakes another one of its key, whatever is refused."""
+"""Entries with an ordering key: none overtakes another one of its key, for any refusals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write(destination: Keyed, entries: list[str], **changes: Any) -> None:
 
 @pytest.mark.parametrize("key", [[1], ("a", [1]), {"a": 1}])
 def test_a_key_that_cannot_be_hashed_is_refused_by_name(key: Any) -> None:
-    """And not by Python's words alone, which say neither what was returned by whom nor what is allowed."""
+    """Python's own words would name neither the function, nor its result, nor the allowed types."""
     destination = FakeDestination()
     destination.ordering_key = lambda _: key
     kind = type(key).__name__
@@ -62,7 +62,7 @@ def test_a_key_that_cannot_be_hashed_is_refused_by_name(key: Any) -> None:
 
 
 def test_a_key_is_forgotten_when_nothing_of_it_is_left() -> None:
-    """Memory grows with what is buffered, not with the number of keys."""
+    """Memory grows with the buffered entries, not with the number of keys."""
     buffer = filled("a1", "b1")
     buffer.mark_accepted(buffer.take(2), [])
 

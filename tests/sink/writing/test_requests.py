@@ -191,7 +191,7 @@ def test_an_answer_that_comes_in_time_is_waited_for() -> None:
     writer.write(rows(str(n) for n in range(10)))
     eventually(
         lambda: destination.running > 0 or len(destination.stored) > 0
-    )  # one that has not begun is not sent
+    )  # a request that has not begun is not sent
     writer.close()
 
     assert len(destination.stored) == 10

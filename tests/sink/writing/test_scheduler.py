@@ -142,7 +142,7 @@ def test_a_write_must_wait_while_the_buffer_is_full() -> None:
 # --- the rate limiter ---------------------------------------------------------------------------------
 
 
-def test_the_strategy_limits_batches_and_is_told_their_real_size() -> None:
+def test_the_strategy_limits_batches_and_learns_their_real_size() -> None:
     """A batch is no larger than the strategy allows, and the strategy learns how many entries were sent and
     refused.
     """
@@ -308,7 +308,7 @@ def test_in_an_outage_one_request_at_a_time_is_tried() -> None:
 
 
 class Told(NoRateLimitingStrategy):
-    """Keeps what was sent, and how it ended."""
+    """Keeps the sent requests, and how they ended."""
 
     def __init__(self) -> None:
         self.requests: list[RequestInfo] = []
@@ -321,7 +321,7 @@ class Told(NoRateLimitingStrategy):
         self.results.append(result)
 
 
-def test_a_strategy_is_told_why_and_when() -> None:
+def test_a_strategy_learns_why_and_when() -> None:
     """By the codes: refused for load, or failed; and when the request was sent."""
     told = Told()
     scheduler: SinkScheduler[str] = SinkScheduler(
@@ -346,7 +346,7 @@ def test_a_strategy_is_told_why_and_when() -> None:
         (OSError("gone"), 0),
     ],
 )
-def test_a_strategy_is_told_why_a_whole_request_failed(error: Exception, throttled: int) -> None:
+def test_a_strategy_learns_why_a_whole_request_failed(error: Exception, throttled: int) -> None:
     """By the error's code, and by its word that the service throttles."""
     told = Told()
     scheduler: SinkScheduler[str] = SinkScheduler(
@@ -380,7 +380,9 @@ def test_pauses_grow_while_nothing_is_accepted() -> None:
 
 
 def test_a_destination_may_ask_for_a_pause() -> None:
-    """Nothing is sent for so long, not even what was never refused; the longest of several counts."""
+    """During that time nothing is sent, not even entries that were never refused; the longest of several
+    pauses counts.
+    """
     driven = Driven(max_batch_size=1, max_in_flight_requests=3)
     driven.add("a", "b", "c", "d")
     for number, pause in ((0, 30.0), (1, 10.0)):

@@ -1,4 +1,4 @@
-"""Whatever is refused, fails or times out: every record is acknowledged, in order, within the bounds."""
+"""For any refusals, failures and timeouts, every record is acknowledged, in order, within the bounds."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class World:
             self.end(number, "RequestTimeout")
         requests = self.scheduler.advance(self.now, draining=draining)
         assert self.scheduler.failure is None
-        # Nothing that waits is overtaken: what is sent is the head of the queue, in order.
+        # No waiting entry is overtaken: the sent ones are the head of the queue, in order.
         sent = [entry for request in requests for entry in request.entries]
         head = self.scheduler._buffer.head()
         assert sent == sorted(sent)
@@ -253,7 +253,7 @@ def run(world: World, sizes: list[int], gaps: list[float]) -> None:
 def test_every_record_is_acknowledged_before_the_flush_ends(
     setup: tuple[Any, Any], sizes: list[int], gaps: list[float], drawn: list[Fate]
 ) -> None:
-    """At least once, whatever is refused, fails or times out; exactly once if nothing timed out."""
+    """At least once, for any refusals, failures and timeouts; exactly once if nothing timed out."""
     settings_, strategy = setup
     world = World(settings_, strategy, drawn)
     run(world, sizes, gaps)

@@ -18,7 +18,7 @@ Submit = Callable[[Sequence[str]], Any]
 
 
 class Answering(FakeDestination):
-    """Calls no error fatal, and returns whatever a test says."""
+    """Calls no error fatal, and returns the result that the test sets."""
 
     name = "my service"
 
@@ -97,7 +97,7 @@ MISTAKES: list[tuple[Submit, str]] = [
 def test_a_mistake_is_fatal_and_says_what_is_allowed(
     kind: type[Answering], returns: Submit, message: str
 ) -> None:
-    """At once, whatever the destination calls fatal. No later call says that the rows are written."""
+    """At once, even if the destination calls no error fatal. No later call says that the rows are written."""
     destination = kind(returns)
     with writing(destination) as writer:
         writer.write(rows("ab"))

@@ -92,7 +92,7 @@ def test_80_records_are_80_written() -> None:
 
 
 def test_a_batch_that_waited_is_sent_without_a_new_row() -> None:
-    """maxTimeInBuffer holds while the task waits for rows: the background flusher sends what is due."""
+    """maxTimeInBuffer applies while the task waits for rows: the background flusher sends due entries."""
     clock = ManualClock()
     destination = FakeDestination()
     with writing(destination, clock=clock, max_time_in_buffer=5.0) as writer:
@@ -245,7 +245,7 @@ def test_a_fatal_error_is_raised_by_a_write_that_waits_for_room() -> None:
 
 
 def test_an_exit_in_a_request_is_not_lost() -> None:
-    """Not only exceptions: whatever ends a request thread ends the writer, and is not retried."""
+    """Not only exceptions: anything that ends a request thread ends the writer, and is not retried."""
 
     def leave(_: int, __: Sequence[str]) -> Outcome:
         raise SystemExit("out")

@@ -130,7 +130,7 @@ def references(name: str, allowed: str, noun: str, parse: Callable[[str], RefT])
 def references_from_options(
     values: OptionValues, by_name: Option[tuple[RefT, ...]], by_arn: Option[tuple[RefT, ...]]
 ) -> tuple[RefT, ...]:
-    """What one of two options lists, in the order given; notes what is wrong for `OptionValues.check`."""
+    """The entries of one of two options, in the given order; `OptionValues.check` raises the errors."""
     named, given = values.get(by_name) or (), values.get(by_arn) or ()
     if named and given:
         values.reject(by_name.key, f"and '{by_arn.key}' exclude one another: give one of them")

@@ -24,7 +24,7 @@ _MOST_BYTES: Final = 2**31 - 1
 
 
 def integers(values: Iterable[int], kind: pa.DataType) -> pa.Array:
-    """An array of integers, or of what is stored as integers, such as times.
+    """An array of integers, or of values that are stored as integers, such as times.
 
     Raises:
         OverflowError: a value does not fit.

@@ -28,7 +28,9 @@ _ESCAPE: Final = re.compile(
 
 
 def mended(data: bytes) -> str:
-    """The text of some bytes, with U+FFFD for each half of a surrogate pair, and for what is no UTF-8."""
+    """The text of some bytes, with U+FFFD for each half of a surrogate pair, and for bytes that are not
+    UTF-8.
+    """
     try:
         text = data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

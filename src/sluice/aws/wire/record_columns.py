@@ -37,9 +37,9 @@ class RecordColumns(Sequence[WireRecord]):
     def of_page(cls, found: RecordBounds) -> RecordColumns | None:
         """The records of a page; None if one is not written as the first.
 
-        The values, and what is between them, are one array over the page itself, which is then sorted by
-        columns in one call. Arrow reserves memory by the mean size of all values in the array. For
-        long data alone that would be a fifth of what they need, and they would be copied three times.
+        The values, and the bytes between them, are one array over the page itself, which is then sorted by
+        columns in one call. Arrow reserves memory by the mean size of all values in the array. For long data
+        alone that would be a fifth of what they need, and they would be copied three times.
         """
         count = len(found)
         buffers = [None, pa.py_buffer(found.bounds), pa.py_buffer(found.body)]

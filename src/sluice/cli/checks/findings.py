@@ -43,10 +43,10 @@ class Finding:
     Attributes:
         what: what was checked.
         status: ``unknown``: only a write could show it. ``warning``: the query runs all the same.
-        text: why, or what was found.
+        text: why, or the result.
         action: the IAM action that the query needs; None where it needs none.
         is_missing: the caller lacks the permission for `action`.
-        is_absent: what was asked for does not exist.
+        is_absent: the checked object does not exist.
     """
 
     what: str

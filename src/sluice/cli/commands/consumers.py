@@ -142,7 +142,7 @@ class _Queries:
 
     Attributes:
         owners: ARN of a consumer to the checkpoint of the query that registered it.
-        reads: checkpoint to the streams that its query reads; None where no batch says so yet.
+        reads: checkpoint to the streams that its query reads; None if no batch names them yet.
     """
 
     owners: Mapping[str, str]
@@ -240,7 +240,7 @@ def _outcome(
         ).status
         if arguments.execute and status != "DELETING":
             deregister_consumer(calls, arn.text)
-    except ServiceError as error:  # what was done to the others is still to be reported
+    except ServiceError as error:  # the results for the other consumers are still to be reported
         return _missing(calls, arn) if error.missing else (f"not removed ({error})", True)
     if status == "DELETING":
         return "is being removed already", False

@@ -61,8 +61,8 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        name: what was looked at.
-        text: what was found, in one sentence; if it is not well, also what to do.
+        name: the checked item.
+        text: the result, in one sentence; if there is a problem, also its remedy.
         is_well: whether Spark and Sluice can work with it.
     """
 

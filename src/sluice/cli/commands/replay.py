@@ -1,4 +1,4 @@
-"""``sluice replay``: sends dead letters again, once what was wrong is put right."""
+"""``sluice replay``: sends dead letters again, once their cause is fixed."""
 
 from __future__ import annotations
 

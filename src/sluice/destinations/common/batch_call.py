@@ -33,8 +33,8 @@ __all__ = ["NO_RESULT", "BatchCall", "Refusal", "Verdict"]
 
 EntryT = TypeVar("EntryT")
 
-# How long (seconds) new credentials are waited for when those of a file, of the environment or of a role have
-# expired: every request loads them anew.
+# If credentials of a file, of the environment or of a role have expired, how long (seconds) to wait for new
+# ones: every request loads them anew.
 _RENEWAL: Final = 30.0
 
 # Error codes of single entries. These concern the target as a whole: it will accept no entry.
@@ -42,12 +42,12 @@ _TARGET_CODES: Final = re.compile(
     r"AccessDenied|NotAuthorized|NotFound|NonExistent|UnrecognizedClient|ExpiredToken|InvalidSignature"
     r"|InvalidKMS|^Kms(?!Throttled)|^KMS(?!Throttling)"
 )
-# These concern the entry: it would be refused again. All other codes are for passing failures.
+# These concern the entry: it would be refused again. All other codes mean temporary failures.
 _ENTRY_CODES: Final = re.compile(r"^(Invalid|Validation)")
-# Nothing but an entry or its size is refused with these.
+# The service uses these only for an entry or its size.
 _CERTAIN_CODES: Final = re.compile(r"ItemCollectionSizeLimitExceeded|MessageTooLong|TooLarge|TooLong")
 
-# Our own code for an entry that the answer neither accepts nor refuses.
+# Our own code, for an entry that the answer neither accepts nor refuses.
 NO_RESULT: Final = "NoResult"
 
 Verdict = Literal["retry", "reject", "fatal"]
@@ -76,8 +76,8 @@ class BatchCall:
         service: as the SDK names it (``sqs``).
         operation: as the service spells it (``SendMessageBatch``).
         target: the stream, table or queue, for messages.
-        transient: error codes that are worth a retry, besides those of all services.
-        says_entry: whether a sentence of the service, without names of the user's, is about an entry.
+        transient: error codes that are worth a retry, in addition to those of all services. says_entry:
+            whether a sentence of the service, without the user's names, is about an entry.
         clock: monotonic seconds.
     """
 
@@ -121,7 +121,7 @@ class BatchCall:
             self._contact.answered()
             raise self.damaged_answer(redact(str(error))) from None
         except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
-            # It has the region of the SDK's own chain where no option names one.
+            # If no option names a region, it has that of the SDK's own chain.
             self._endpoint = self._endpoint or client.meta.endpoint_url
             raise self.translated(error) from None
         self._contact.answered()
@@ -141,10 +141,8 @@ class BatchCall:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Around the code that reads an answer.
-
-        Raises:
-            ServiceError: the answer is JSON, and of another form than the operation's. Retryable.
+        """A context for code that reads an answer. Raises: ServiceError: the answer is JSON, but not in the
+        operation's form. Retryable.
         """
         try:
             yield
@@ -184,7 +182,7 @@ class BatchCall:
     def refusals_in_order(
         self, entries: Sequence[EntryT], outcomes: Sequence[Outcome]
     ) -> list[Refusal | None]:
-        """What became of the entries of a request whose answer has one outcome for each, in their order.
+        """The outcome of each entry of a request whose answer lists them in the entries' order.
 
         An entry was accepted if its outcome has an id and no error code. The answer's count of failures is
         not used.
@@ -217,9 +215,8 @@ class BatchCall:
         )
 
     def is_certainly_of_an_entry(self, error: ServiceError) -> bool:
-        """Whether the entry is to blame for which alone a request was refused.
-
-        A destination adds what its service says of entries: see `says_entry`.
+        """Whether a request with a single entry was refused because of that entry. A destination adds its
+        service's sentences about entries: see `says_entry`.
         """
         return _CERTAIN_CODES.search(error.code) is not None or self._says_entry(self._sentence_of(error))
 
@@ -248,7 +245,7 @@ class BatchCall:
             return True
         if not isinstance(error, ServiceError):
             error = self.translated(error)
-        # Keys that the service knew before were replaced: others may be there.
+        # The service knew the keys before: new ones may be available.
         is_replaced = error.code in UNKNOWN_CREDENTIALS and self._has_answered
         is_refused = error.code in EXPIRED_CREDENTIALS or is_replaced
         if is_refused and not self._connection.has_fixed_credentials:

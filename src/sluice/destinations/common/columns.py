@@ -119,7 +119,7 @@ def check_columns(destination: str, columns: Sequence[Column], schema: StructTyp
 
 
 def _remedy(column: Column, given: str) -> str:
-    """What makes a column of another type (`given`) one that is allowed."""
+    """How to convert a column of another type (`given`) to an allowed one."""
     if "string" in column.types:
         makes = f"to_json({column.name})" if "<" in given else f"CAST({column.name} AS STRING)"
     elif "<" in given + column.types[0]:

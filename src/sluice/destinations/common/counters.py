@@ -17,7 +17,7 @@ class Counters:
         self._sums: Counter[str] = Counter()
 
     def add(self, **numbers: int) -> None:
-        """Adds several numbers at once: what is read meanwhile has all of them or none."""
+        """Adds several numbers at once: a concurrent read sees all of them or none."""
         with self._lock:
             self._sums.update(numbers)
 

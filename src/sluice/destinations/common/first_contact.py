@@ -1,4 +1,4 @@
-"""Tells an endpoint that fails for a while from one that never answered, and so has a wrong address."""
+"""Tells a failing endpoint from one that never answered, and so probably has a wrong address."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FirstContact:
             self._first_call_at = self._clock()
 
     def answered(self) -> None:
-        """An answer has come, whatever it was."""
+        """Notes that an answer has come, even an error."""
         _answered.add(self._place)
 
     @property

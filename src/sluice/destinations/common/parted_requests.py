@@ -1,10 +1,10 @@
 """Sends the entries of a batch in fewer at a time where the service refuses a request as a whole.
 
 A request may be refused for one of its entries, or because it is too large: services document limits that
-older endpoints and emulators do not have yet. The code rarely says which, so the request is halved, whatever
-the code: until the entry is found that is to blame, or until the parts are small enough. So an entry that the
-service never accepts costs no other entry. Of n entries, k of which are refused, there are at most
-2 * k * log2(n) requests more.
+older endpoints and emulators do not have yet. The code rarely says which, so for any code the request is
+halved, until the faulty entry is found, or until the parts are small enough. So an entry that the service
+never accepts costs no other entry. Of n entries, k of which are refused, there are at most 2 * k * log2(n)
+requests more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AwsDestination(Destination[EntryT]):
     """A destination whose entries are sent by one `BatchCall`.
 
     Attributes:
-        has_accepted: whether the target has accepted an entry, so it is the one that is meant.
+        has_accepted: whether the target has accepted an entry, so it is the right one.
     """
 
     def __init__(self, call: BatchCall) -> None:

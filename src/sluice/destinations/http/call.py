@@ -59,7 +59,7 @@ class HttpCall:
         transport: sends requests.
         headers: of every request, by their names in lower case.
         auth: adds credentials to the headers; None: they have them already.
-        secrets: values that no message may show, whoever repeats them.
+        secrets: values that no message may show, even if an answer repeats them.
         clock: monotonic seconds.
 
     Attributes:

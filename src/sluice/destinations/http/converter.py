@@ -15,7 +15,7 @@ __all__ = ["HttpRowConverter"]
 class HttpRowConverter(OneColumnConverter):
     """Makes documents, which are plain bytes, from column ``body``.
 
-    Each document is checked to be JSON: with one that is not, an endpoint would refuse the whole request.
+    Each document is checked to be JSON: otherwise an endpoint would refuse the whole request.
 
     Args:
         lines: whether a document is a line of its request, so that it must not contain a line break.

@@ -149,7 +149,7 @@ class HttpDestination(Destination[bytes]):
             rules=rules,
             results=results,
             body=body,
-            # Of a request that takes longer than requestTimeout the writer does not hear what was found.
+            # If a request takes longer than requestTimeout, the writer does not learn the results.
             patience=values.require(REQUEST_TIMEOUT) / 2,
         )
 
@@ -191,7 +191,7 @@ class HttpDestination(Destination[bytes]):
     def figures(self) -> Mapping[str, float]:
         """Answers by the class of their status, and requests without a whole answer.
 
-        There may be more of them than requests of the writer: one that was rejected is sent in parts.
+        There may be more of them than requests of the writer, because a rejected request is sent in parts.
         """
         return self._call.counters.read()
 

@@ -61,7 +61,7 @@ class ResultPaths:
             count: rows of the request.
 
         Raises:
-            ValueError: the answer is no JSON, lacks a result, or has one that fits no row.
+            ValueError: the answer is not JSON, lacks a result, or has a result that fits no row.
         """
         try:
             return self._read(body, count)

@@ -31,7 +31,9 @@ _ESCAPE: Final = re.compile(
     r"(?<!\\)\\+(?:u\{0{0,6}([0-9a-f]{1,6})\}|u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2}))", re.IGNORECASE
 )
 _UNCLEAR: Final = re.compile(r"\\+[abtnfrv]?|[^!-~]|\+")
-"""What is written in many ways: backslashes, blanks, control characters, and what is not ASCII."""
+"""Characters that can be written in many ways: backslashes, blanks, control characters, and characters beyond
+ASCII.
+"""
 
 
 class SecretFilter:
@@ -75,7 +77,9 @@ def _is_in(secret: str, forms: Iterable[str]) -> bool:
 
 
 def _forms(text: str) -> list[str]:
-    """The text, unescaped once and more often, and at last without what is written in many ways."""
+    """The text, unescaped once and more often, and finally without characters that can be written in many
+    ways.
+    """
     forms = [text]
     for _ in range(_ROUNDS):
         for unescape in (unquote, html.unescape, partial(_ESCAPE.sub, _unescaped)):

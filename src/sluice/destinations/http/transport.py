@@ -41,7 +41,7 @@ _SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
 class Answer(NamedTuple):
-    """An answer, whatever its status. `headers` ignores case.
+    """An answer, with any status. `headers` ignores case.
 
     Attributes:
         has_end: whether the answer shows where its body ends. Otherwise the body ends with the connection,
@@ -247,7 +247,7 @@ _running: Final[dict[Exchange, HttpTransport]] = {}
 
 
 _File: TypeAlias = tuple[str | None, int | None]
-"""A path, and when the file was written last: one that was written anew is read again."""
+"""A path, and when the file was last written: a rewritten file is read again."""
 _pools_lock: Final = threading.Lock()
 
 

@@ -38,7 +38,7 @@ class Aggregate:
 
     Attributes:
         record: is sent. Its explicit hash key is that of the first user record.
-        count: its user records; of one that is refused for good, those of its refused parts.
+        count: its user records; for a rejected aggregate, those of its refused parts.
         first, last: the range of its user records' hash keys, both included. May be wider than necessary.
         ordering_key: in whose order it must be accepted: the shard that it was packed for or, if none was
             listed, the hash key of all its user records. None if its rows have no keys, and so no order.

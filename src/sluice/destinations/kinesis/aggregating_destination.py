@@ -42,7 +42,7 @@ _MISROUTED: Final = "WrongShard"  # error code in messages
 
 
 class _Part(NamedTuple):
-    """An entry, or a part of one that was split.
+    """An entry, or a part of a split entry.
 
     Attributes:
         position: of the submitted entry that it belongs to.

@@ -59,7 +59,7 @@ class KinesisEntry(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=T
 
 
 class RowColumns(NamedTuple):
-    """The values of some rows, by column. None stands for a missing column, or for one that is all null."""
+    """The values of some rows, by column. None stands for a missing column, or for a column of nulls."""
 
     data: list[bytes]
     partition_keys: list[str | None] | None

@@ -106,7 +106,7 @@ class ShardMapCache:
     """The shards of one stream, listed when they are needed. Shared by all threads of a process.
 
     While they cannot be listed again, the map is empty: rows are packed by their hash keys, which are right
-    whatever the shards are.
+        for any shards.
 
     Args:
         list_shards: calls the service for the first time, and retries that for long.

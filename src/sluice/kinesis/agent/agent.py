@@ -4,13 +4,14 @@ An agent ends when its link closes. On the driver host the link is a socket pair
 on a worker host it is a connection to the agent on the driver host.
 
 When a query is stopped, the planning process is killed too fast to deregister consumers. So it writes a byte
-into a pipe, and the agent deregisters what the query registered. A link that closes without that byte means
-a crash: the query will be back, and needs its consumers. Only those are deregistered then that the offset log
-does not name yet: the next run could not know them for its own. `termination` says what signals do.
+into a pipe, and the agent deregisters the query's consumers. If the link closes without that byte, the
+planning process has crashed: the query will restart, and needs its consumers. Then the agent only deregisters
+those that the offset log does not name yet, because the next run could not recognise them as its own.
+`termination` describes the effect of signals.
 
-Over its link an agent also notices that the other end is silent (`sluice.kinesis.shared.link`). An agent on a
-worker host ends if that lasts half a minute. The agent on the driver host does not: the planning process may
-stand still, and stop the query after that.
+Over its link an agent also notices that the other end is silent (`sluice.kinesis.shared.link`). If the
+silence lasts half a minute, an agent on a worker host ends. The agent on the driver host does not, because
+the planning process may freeze, and stop the query after that.
 
 Run as ``python -m sluice.kinesis.agent <link> <stop> <planner>`` with two open file descriptors and a
 process id, which reads its set-up from the link, or without arguments, which reads its set-up from standard
@@ -79,15 +80,15 @@ __all__ = ["Agent", "main"]
 _log = logging.getLogger(__name__)
 
 _CUT_POINTS_WITH_LIMITS: Final = 1_000
-"""Cut points made of an event, at most, if a query has limits, so that a batch may end inside it."""
+"""The most cut points of one event if a query has limits, so that a batch may end inside the event."""
 _CONNECT_TIMEOUT: Final = 10.0
 """Seconds."""
 _MOST_DESCRIPTORS: Final = 65_536
-"""File descriptors that an agent asks the system for, at most."""
+"""The most file descriptors that an agent requests from the system."""
 
 
 class Agent:
-    """Does what the messages on its link ask for, until the link closes.
+    """Handles the messages on its link until the link closes.
 
     Args:
         assigns_to_workers: it has no subscriptions itself, but assigns shards to agents on worker hosts.
@@ -172,11 +173,11 @@ class Agent:
 
     @property
     def unlogged(self) -> Sequence[str]:
-        """Those of `registered` that the next run would take for somebody else's."""
+        """The consumers in `registered` that the next run would mistake for another reader's."""
         return [arn for arn in self._consumers.registered if arn not in self._consumers.logged]
 
     def deregister(self, arns: Iterable[str]) -> None:
-        """Deregisters consumers, except those that others subscribe with."""
+        """Deregisters consumers, except those that other readers use."""
         registrar = ConsumerRegistrar(self._config, is_endpoint_known=True)
         for arn in arns:
             stream = consumer_path(arn).partition("/")[0]

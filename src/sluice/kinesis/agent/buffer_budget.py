@@ -1,14 +1,15 @@
-"""What the buffers of all shards may hold together, and which shard gets space next when there is little.
+"""A common budget for the buffers of all shards, and the order in which shards get space when it is scarce.
 
-An event is let in before it is read from its connection, so what is not let in stays with the service. By
+An event gets its space before it is read from its connection; until then it stays with the service. With
 these rules no shard starves, and no task waits for a record that waits for space:
 
-- Seven eighths are for all. A shard that holds something gets no more than it leaves for others (the dynamic
-  thresholds of Choudhury and Hahne, 1998): one busy shard may fill half, two may fill a third each.
-- A shard that holds nothing is let in before those that come after it, even where these need less.
+- Seven eighths are for all shards. A shard that holds events may hold no more than it leaves free for others
+  (the dynamic thresholds of Choudhury and Hahne, 1998): one busy shard may fill half, two may fill a third
+  each.
+- A shard that holds nothing gets space before those that come after it, even if these need less.
 - If a task waits for the event, space is lent at once: from the last eighth, and up to one event more than is
-  free, even if another event alone exceeds the budget. The buffer gives it back as soon as the task has been
-  sent the event.
+  free, even if another event alone exceeds the budget. The buffer gives it back as soon as the event has been
+  sent to the task.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from typing import Final
 __all__ = ["BufferBudget", "Share"]
 
 _KEPT_FOR_TASKS: Final = 8
-"""One in this many bytes is kept for events that tasks wait for."""
+"""One in this many bytes is reserved for events for which tasks wait."""
 
 
 @dataclass(eq=False, slots=True)
 class Share:
-    """What one shard holds of a budget. Only the budget changes it.
+    """One shard's share of a budget. Only the budget changes it.
 
     Attributes:
         held: bytes that it holds.
-        wanted: bytes that it waits for; 0 where it does not.
+        wanted: bytes for which it waits; 0 if it does not wait.
         given: bytes of `held` that it got by its last request; 0 once `wait` has returned them.
         is_lent: these bytes are lent.
         is_closed: it gets no more.
-        answered: set when it need not wait any more.
+        answered: set when it no longer has to wait.
     """
 
     held: int = 0
@@ -48,8 +49,8 @@ class BufferBudget:
     """Bytes that shards share. Thread-safe.
 
     Args:
-        limit: bytes that all of them may hold. One event that a task waits for may come on top of it, or of
-            a single event that is larger.
+        limit: bytes that all of them may hold. One event for which a task waits may come in addition, even to
+            a single event that exceeds the limit.
     """
 
     def __init__(self, limit: int) -> None:

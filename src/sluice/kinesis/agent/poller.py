@@ -1,14 +1,13 @@
 """Polls one shard near its tip, for an agent that buffers its pages.
 
-A `Poller` stands where a `Subscriber` does: the manager of an agent asks it for one event after the other,
-and gets pages of ``GetRecords``, as they came. It opens iterators and checks that no record is missing as
-planner and tasks do, with a `Cursor`.
+A `Poller` has the interface of a `Subscriber`: the manager of an agent asks it for one event after the other,
+and gets unchanged pages of ``GetRecords``. Like planner and tasks, it uses a `Cursor` to open iterators and
+to check that no record is missing.
 
-Kinesis allows 5 reads a second of each shard, and 2 MiB, to all that poll it together. An agent takes four of
-the five, and leaves one to the planner, to a task that reads by itself, or to another application.
-
-Only the tip is read here. Where a shard is far behind it, tasks read faster than one agent could for all of
-them: the poller ends, and may be asked again later.
+Kinesis allows 5 reads and 2 MiB a second of each shard, for all polling readers together. An agent takes four
+of the five reads, and leaves one to the planner, to a task that polls, or to another application. It only
+reads near the tip. If a shard is far behind, tasks read faster than one agent could for all shards, so the
+poller ends, and may be started again later.
 """
 
 from __future__ import annotations
@@ -50,10 +49,11 @@ _log = logging.getLogger(__name__)
 _OPERATION: Final = "GetRecords"
 _CLOSED: Final = "PollerClosed"
 _FIRST_PAGE: Final = 1
-"""Records of the first page. It tells how far the tip is, and costs the shard next to nothing."""
+"""Records of the first page, which shows how far the tip is, and costs the shard almost nothing."""
 _PAGE_RECORDS: Final = 1_900
-"""Records of a page, nearly as many as a shard gets in two seconds. Pages this small are asked for in JSON
-unless the user wants CBOR, and heads are found faster in JSON."""
+"""Records of a page, nearly as many as a shard gets in two seconds. Pages this small are requested in JSON
+unless the user wants CBOR, because heads are found faster in JSON.
+"""
 _SMALLEST_SPACE: Final = 64 * 1024
 """Bytes of space for a page before its size is known. If the last page was large, twice its size."""
 
@@ -63,13 +63,13 @@ _SHORTEST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 2.0
 """The same for a shard that refuses most reads."""
 _SPREAD: Final = 0.1
-"""Share by which a pause is longer, at random and at most: shards should not be read in step."""
+"""The largest random addition to a pause, as a share of it, so that shards are not read in step."""
 _READS: Final = 200.0
-"""Reads a second that one agent makes of all its shards together, at most. Each takes 1 ms of CPU."""
+"""The most reads a second by one agent, of all its shards together. Each takes 1 ms of CPU."""
 
 
 class _RecordHead(NamedTuple):
-    """What an agent knows of a record. It is an `AnyRecord` as far as a cursor looks at it."""
+    """An agent's view of a record, with those fields of an `AnyRecord` that a cursor uses."""
 
     sequence_number: str
     arrival: int
@@ -127,12 +127,13 @@ class PollerSettings:
     Attributes:
         page_limit: records of a page.
         interval: the shortest pause between two reads.
-        backoff: pauses between reads that fail, but not because of load, and how many in a row may fail.
-        most_behind: further from the tip than this the shard is left to tasks.
+        backoff: pauses after failed reads (not those refused because of load), and how many in a row may
+            fail.
+        most_behind: if the shard is further from the tip than this, tasks read it.
         settling: pause after the first read. Until its answer has reached the planner, the planner and tasks
             read the shard.
-        report_every: how often a page is handed out that says nothing new, so that the planner knows that the
-            shard is read.
+        report_every: how often a page without news is returned, so that the planner knows that the shard is
+            read.
     """
 
     page_limit: int
@@ -144,7 +145,7 @@ class PollerSettings:
 
     @classmethod
     def of(cls, config: SourceConfig) -> PollerSettings:
-        """The settings that a source's options make."""
+        """The settings from a source's options."""
         polling = config.polling
         return cls(min(polling.records_limit, _PAGE_RECORDS), polling.interval, config.backoffs[_OPERATION])
 
@@ -158,7 +159,7 @@ class PollingPace:
     Args:
         interval: the shortest pause that the user wants (seconds).
         shards: how many shards the agent reads now.
-        jitter: gives a number in [0, 1).
+        jitter: returns a number in [0, 1).
     """
 
     def __init__(self, interval: float, shards: Callable[[], int], jitter: Callable[[], float]) -> None:
@@ -196,8 +197,7 @@ class Poller:
 
     Args:
         log: gives `EncodedPage`.
-        start: where the first record comes from.
-        space: where pages go.
+        start: the position of the first record. space: the space for pages.
         shards: how many shards are polled, this one included.
         figures: count reads that were refused or repeated.
 
@@ -240,10 +240,10 @@ class Poller:
         self._reported_at = 0.0
 
     def next_event(self) -> tuple[bytes, EventHead]:
-        """Blocks until the next page that says anything new. Not to be called after one that `has_ended`.
+        """Blocks until the next page with news. Do not call it after a page that `has_ended`.
 
         Returns:
-            The page as it came, and what is new in it; see `EventHead.skipped`.
+            The unchanged page, and its new records; see `EventHead.skipped`.
 
         Raises:
             ServiceError: the shard is far behind its tip (code `FAR_BEHIND`), records may have expired
@@ -266,7 +266,7 @@ class Poller:
     # --- one page -------------------------------------------------------------------------------------
 
     def _read(self) -> EncodedPage | None:
-        """Reads a page; None where that failed, and may be tried again."""
+        """Reads a page; None if that failed, and may be tried again."""
         self._space.make_space(max(_SMALLEST_SPACE, 2 * self._last_size))
         self._check_not_closed()
         asked_at = self._log.server_time()
@@ -328,7 +328,7 @@ class Poller:
             raise self._far_behind()
 
     def _check_wanted(self) -> None:
-        """Raises the error that ends the poller, if it is closed or tasks get to the tip sooner."""
+        """Raises the error that ends the poller, if it is closed or tasks would reach the tip sooner."""
         self._check_not_closed()
         if self._is_far_behind:
             self._space.wait_until_drained()
@@ -384,7 +384,7 @@ class Poller:
 
 
 def _position_of(start: IteratorStart) -> Position:
-    """The position that reads the record where an iterator starts, too: that record shows that none is
+    """A position that includes the record at which an iterator starts: that record shows that none is
     missing.
     """
     if start.sequence_number is not None:

@@ -28,7 +28,7 @@ _LONGEST_REQUEST: Final = 64 * 1024
 _REQUEST_TIMEOUT: Final = 5.0
 """Seconds without a byte in the middle of a request."""
 _MOST_ANSWERS: Final = 256
-"""Ranges that are served side by side. A task waits for its turn beyond that; most ranges take a moment."""
+"""How many ranges are served in parallel. Other tasks wait for their turn; most ranges take only a moment."""
 _LINGER: Final = 0.02
 """Seconds for which a thread stays with a connection: a task reads several ranges one after the other."""
 _START_BYTES: Final = 16
@@ -41,11 +41,11 @@ class RangeServer:
     takes.
 
     Args:
-        place: where tasks find it, and where it listens.
-        secret: a connection that does not prove that it knows it is closed.
-        read: gives the events of a range; raises RangeUnavailable.
-        join: takes the connection of an agent on a worker host, and returns when that agent is gone. None
-            where no agent may join.
+        place: where tasks find it, and where it listens. secret: a connection is closed unless it proves that
+            it knows the secret.
+        read: returns the events of a range; raises RangeUnavailable.
+        join: takes the connection of an agent on a worker host, and returns when that agent is gone. None: no
+            agent may join.
         ports: the first and the last port of the range from which it takes a free one; None: any.
         certificate: for TLS; None: connections are not encrypted.
 
@@ -80,7 +80,7 @@ class RangeServer:
         self._acceptor.start()
 
     def close(self) -> None:
-        """Accepts no more connections, and no more requests. Those that were accepted are answered."""
+        """Accepts no more connections or requests. Accepted requests are answered."""
         self._acceptor.close()
         self._threads.shutdown(wait=False)
 

@@ -21,23 +21,23 @@ __all__ = ["RangeUnavailable", "ShardBuffer"]
 _OVERHEAD: Final = 1024
 """Bytes that an event takes in memory in addition to its payload. They count as a part of it."""
 _SMALL: Final = 4096
-"""Bytes up to which an event is received before there is space for it: most of these hold no record, and say
-that the shard is at its tip."""
+"""An event up to this many bytes is received before there is space for it: most such events hold no record,
+and only report that the shard is at its tip.
+"""
 
 
 class RangeUnavailable(Exception):  # noqa: N818 - an answer, not an error
-    """The agent can't serve a range, or the rest of it. The message says why."""
+    """The agent can't serve a range, or the rest of a range. The message says why."""
 
 
 @dataclass(slots=True, eq=False)
 class _Event:
-    """An event in the buffer, or dropped from it while tasks are still being sent it.
+    """An event in the buffer, or a dropped one that is still being sent to tasks.
 
     Attributes:
         last: sequence number of its last record.
-        size: bytes that it takes of the budget.
-        is_lent: they are lent, so that it is dropped when it was sent.
-        being_sent: how many tasks are being sent it.
+        size: its bytes in the budget. is_lent: these bytes are lent, so the event is dropped once it was
+            sent. being_sent: to how many tasks it is being sent.
     """
 
     payload: bytes | memoryview
@@ -53,9 +53,9 @@ class _Reader:
     """A task that is being served.
 
     Attributes:
-        sent: sequence number of the last record that it was sent.
+        sent: sequence number of the last record that was sent to the task.
         place: number of the next event, counted from the first that was ever buffered; None before the first.
-        is_waiting: it was sent all events that there are.
+        is_waiting: all buffered events were sent to it.
     """
 
     sent: int
@@ -84,7 +84,7 @@ class ShardBuffer:
         self._newest = -1  # the newest event
         self._acknowledged = -1  # the last batch
         self._dropped = -1  # the newest event that was dropped
-        self._sent_and_lent = -1  # the newest event that was sent and has to be dropped, as its space is lent
+        self._sent_and_lent = -1  # the newest sent event that has to be dropped because its space is lent
         self._has_ended = False
         self._close_reason: str | None = None
         self._readers: set[_Reader] = set()
@@ -101,7 +101,7 @@ class ShardBuffer:
             self._changed.wait_for(lambda: self._close_reason is not None or not self._events)
 
     def make_space(self, size: int) -> None:
-        """Blocks until there is space for an event that is about to be received, or the buffer is closed.
+        """Blocks until there is space for the next event, or the buffer is closed.
 
         Args:
             size: of its message (bytes).
@@ -110,12 +110,12 @@ class ShardBuffer:
             self._take_space(size)
 
     def give_back_space(self) -> None:
-        """The event for which there is space has not come, or holds no record."""
+        """Gives back the space for an event that has not come, or that holds no record."""
         space, self._space = self._space, 0
         self._budget.release(self._share, space, is_lent=self._share.is_lent)
 
     def fit_space(self, size: int) -> None:
-        """The event for which there is space has come, and has no more than `size` bytes."""
+        """Reduces the space for an event that has come to at most `size` bytes."""
         surplus = self._space - size - _OVERHEAD
         if surplus > 0:
             self._space -= surplus
@@ -127,8 +127,7 @@ class ShardBuffer:
         Args:
             first, last: sequence numbers of its first and last record.
 
-        Returns:
-            False when the buffer was closed before there was space.
+        Returns: False if the buffer was closed before there was space.
         """
         if self._space < len(payload) + _OVERHEAD:
             self._take_space(len(payload))
@@ -170,14 +169,15 @@ class ShardBuffer:
             self._changed.notify_all()
 
     def covers(self, start: IteratorStart, after: int | None) -> bool:
-        """Whether a range may be read that starts at a position; arguments as in `Coverage.covers`."""
+        """Whether a range that starts at a position may be read; arguments as in `Coverage.covers`."""
         with self._changed:
             return self._close_reason is None and self._coverage.covers(start, after)
 
     def read(
         self, start: IteratorStart, after: int | None, end: int | None, max_wait: float
     ) -> Iterator[bytes | memoryview]:
-        """Gives whole events that hold the records of a range. The first and the last may hold others too.
+        """Returns whole events with the records of a range. The first and the last event may hold others,
+        too.
 
         Args:
             start, after: the range's start, as in `Coverage.covers`.
@@ -216,7 +216,7 @@ class ShardBuffer:
                 self._changed.notify_all()
 
     def _next_unsent(self, reader: _Reader, max_wait: float) -> _Event | None:
-        """Waits for an event that the reader was not sent yet; None where the shard has ended."""
+        """Waits for an event that was not sent to the reader yet; None if the shard has ended."""
         with self._changed:
             if not self._has_unsent(reader):
                 reader.is_waiting = True
@@ -265,8 +265,8 @@ class ShardBuffer:
     def _hurry(self) -> None:
         """Makes space if the next event waits for it, and a task waits for that event.
 
-        A range may be larger than the buffer. A task that waits for the rest of its range has been sent all
-        events that are here, and no batch ends before the task does: so these events may be dropped.
+        A range may be larger than the buffer. If a task waits for the rest of its range, it has received all
+        buffered events. No batch ends before the task does, so these events may be dropped.
         """
         is_awaited = any(reader.is_waiting and not self._has_unsent(reader) for reader in self._readers)
         if self._share.wanted and is_awaited:
@@ -274,7 +274,9 @@ class ShardBuffer:
             self._budget.lend(self._share)
 
     def _drop_lent(self) -> None:
-        """Drops sent events whose space is lent: others may need it. A task that runs again polls them."""
+        """Drops sent events whose space is lent, because others may need it. If the task runs again, it polls
+        them.
+        """
         if self._sent_and_lent > self._dropped:
             self._drop(min((self._sent_and_lent, *(reader.sent for reader in self._readers))))
 

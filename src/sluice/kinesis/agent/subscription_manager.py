@@ -1,4 +1,4 @@
-"""Keeps the subscriptions of an agent, one a shard, and buffers what they receive."""
+"""Keeps an agent's subscriptions, one for each shard, and buffers their events."""
 
 from __future__ import annotations
 
@@ -32,14 +32,18 @@ __all__ = ["EventSource", "ManagerSettings", "OpenSource", "SubscriptionManager"
 _log = logging.getLogger(__name__)
 
 _SAFE_PART: Final = 0.9
-"""A subscription that is further behind than this part of the retention may lose records that expire."""
+"""If a subscription is further behind than this part of the retention, records may expire before they are
+read.
+"""
 
 _ENVELOPE: Final = 100
 """The fewest bytes of JSON that a record takes in addition to its sequence number, partition key and data."""
 
 
 class EventSource(Protocol):
-    """What the manager needs of a `Subscriber` or a `Poller`: the events of one shard, each record once."""
+    """The methods of a `Subscriber` or a `Poller` that the manager uses: they return the events of one shard,
+    each record once.
+    """
 
     consumer: str
     asked_at: int
@@ -57,12 +61,12 @@ OpenSource = Callable[[SplitId, IteratorStart, ShardBuffer], EventSource]
 
 @dataclass(frozen=True)
 class ManagerSettings:
-    """What bounds a manager, and what it tells the planner of itself.
+    """A manager's limits, and the address that it reports to the planner.
 
     Attributes:
         buffer_bytes: bytes that all buffers may hold together, see `BufferBudget`.
-        cut_points: how many are made of an event, at most. One is enough where batches have no limits.
-        server: where tasks read.
+        cut_points: the most cut points of one event. One is enough if batches have no limits. server: the
+            address at which tasks read.
     """
 
     buffer_bytes: int
@@ -76,11 +80,11 @@ class _ShardSubscription:
 
     Attributes:
         first: sequence number of the first record; None before it came.
-        is_verified: a record has come; if the subscription starts at a record, it was that record.
-        is_closed: we have ended it, so that an error of `source` is not reported.
+        is_verified: the first record has come; if the subscription starts at a record, it was that record.
+        is_closed: the agent has ended it, so an error of `source` is not reported.
         is_over: no further event comes.
-        stated_at: the service made the last event at this instant of its time or later (microseconds). An
-            event may be read long after it was made: when the buffer was full, or this process stood still.
+        stated_at: the service made the last event at this instant of its time or later (microseconds). If the
+            buffer is full, or this process is frozen, an event is read long after it was made.
     """
 
     request: Subscribe
@@ -99,7 +103,7 @@ class _ShardSubscription:
 
 
 class SubscriptionManager:
-    """One subscription a shard, each with a buffer and a thread that receives its events.
+    """One subscription for each shard, each with a buffer and a thread that receives its events.
 
     `subscribe`, `acknowledge` and `unsubscribe` are called by one thread, `read` by any.
 
@@ -107,7 +111,7 @@ class SubscriptionManager:
         open_source: subscribes to a shard, or polls it; the first record is that of the start.
         report: sends a message to the planner. Called from many threads.
         now: the service's time (microseconds).
-        retention: for how long a stream keeps records (seconds). It is asked for once, and only when a
+        retention: for how long a stream keeps records (seconds). It is called once, and only if a
             subscription is far behind the tip: an account has 20 such calls a second.
     """
 
@@ -132,7 +136,7 @@ class SubscriptionManager:
 
     @property
     def count(self) -> int:
-        """How many shards have a subscription, or are polled, now: those that have ended take no reads."""
+        """How many shards have a subscription, or are polled, now: ended ones take no reads."""
         return sum(not each.is_over for each in list(self._subscriptions.values()))
 
     @property
@@ -191,7 +195,7 @@ class SubscriptionManager:
         subscription.buffer.give_back_space()
 
     def _receive_event(self, subscription: _ShardSubscription) -> bool:
-        """Waits for one event. Returns False when the subscription is over."""
+        """Waits for one event. Returns False if the subscription is over."""
         try:
             return self._handle_event(subscription, *subscription.source.next_event())
         except ServiceError as error:
@@ -209,7 +213,7 @@ class SubscriptionManager:
     def _handle_event(
         self, subscription: _ShardSubscription, payload: bytes | memoryview, head: EventHead
     ) -> bool:
-        """Buffers an event, then reports it. Returns False when the subscription is over."""
+        """Buffers an event, then reports it. Returns False if the subscription is over."""
         problem = self._integrity_problem(subscription, head)
         subscription.stated_at = max(
             subscription.stated_at or 0, subscription.source.asked_at, *head.arrivals[-1:]
@@ -241,8 +245,10 @@ class SubscriptionManager:
         return not head.has_ended
 
     def _integrity_problem(self, subscription: _ShardSubscription, head: EventHead) -> str | None:
-        """Why records may have expired between the last event and this one, which the events do not show."""
-        # Our clock may have stood still while the host slept; a record that has just arrived has the time.
+        """Why records may have expired between the last event and this one: the events themselves do not show
+        it.
+        """
+        # Our clock may have stopped while the host slept; a record that has just arrived shows the time.
         last = subscription.stated_at
         now = max(self._now(), *head.arrivals[:1], last or 0)
         silent = 0.0 if last is None else (now - last) / 1e6
@@ -256,7 +262,7 @@ class SubscriptionManager:
         return None
 
     def _retention(self, stream: str) -> float:
-        """Of a stream (seconds). While one thread asks, others that need it wait."""
+        """The retention of a stream (seconds). While one thread asks the service, others wait."""
         with self._lock:
             if stream not in self._retentions:
                 self._retentions[stream] = self._ask_retention(stream)

@@ -1,9 +1,9 @@
 """When the agent on the driver host ends, and whether the query was stopped then.
 
 It ends when its link closes. A stop may signal all processes of a query at once, as a service manager does to
-end a control group. If the agent died of that signal, the consumer would stay registered. So SIGTERM ends it
-only if its link is still open 10 s later: then the signal was for the agent alone. It ignores SIGINT and
-SIGHUP, which are for the application that a user runs in a terminal.
+end a control group. If the agent died of that signal, the consumer would stay registered. So SIGTERM ends the
+agent only if its link is still open 10 s later: then the signal was meant for the agent alone. It ignores
+SIGINT and SIGHUP, which are for the application that a user runs in a terminal.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["GRACE", "Termination"]
 GRACE: Final = 10.0
 """Seconds from SIGTERM to the end of an agent whose link stays open."""
 _CRASH_PATIENCE: Final = 60.0
-"""Seconds that a planning process may take to end once it has closed the link."""
+"""Seconds in which a planning process has to end once it has closed the link."""
 
 
 class Termination:
-    """Whether the agent was asked to end, and for what reason.
+    """Tells whether the agent was asked to end, and for what reason.
 
     Args:
         stop_descriptor: the pipe into which the planning process writes when the query is stopped.
         clock: monotonic seconds.
-        is_planner_alive: whether the planning process has not ended.
+        is_planner_alive: whether the planning process still runs.
         check_every: seconds between two checks of the clock.
     """
 
@@ -62,10 +62,10 @@ class Termination:
         return self._asked_at is not None and self._clock() - self._asked_at >= GRACE
 
     def wait_for_reason(self) -> bool:
-        """Blocks until it is known why the link has closed, or until `is_due`.
+        """Blocks until the reason for the closed link is known, or until `is_due`.
 
         The planning process writes into the pipe before it ends, and its end closes the pipe. If the agent
-        has closed the link itself, the planning process may be standing still.
+        has closed the link itself, the planning process may be frozen.
 
         Returns:
             Whether the query was stopped.
@@ -81,7 +81,7 @@ class Termination:
         """Blocks until the planning process has ended, for at most 60 s.
 
         Returns:
-            Whether it has. Otherwise it lives on, and has closed the link to replace this agent.
+            Whether it has ended. Otherwise it still runs, and has closed the link to replace this agent.
         """
         end = self._clock() + _CRASH_PATIENCE
         while self._is_planner_alive():
@@ -91,7 +91,7 @@ class Termination:
         return True
 
     def _handle_sigterm(self, number: int, frame: Any) -> None:
-        # Takes no lock and starts no thread: the main thread may hold what that needs.
+        # Takes no lock and starts no thread: the main thread may hold a lock that this needs.
         del number, frame
         if self._asked_at is None:
             self._asked_at = self._clock()

@@ -1,6 +1,5 @@
-"""Assigns shards to the agents on worker hosts.
-
-This runs in the agent on the driver host, which has no subscriptions itself then.
+"""Assigns shards to the agents on worker hosts. It runs in the agent on the driver host, which then has no
+subscriptions itself.
 """
 
 from __future__ import annotations
@@ -38,20 +37,21 @@ __all__ = ["WorkerAgents"]
 _log = logging.getLogger(__name__)
 
 _JOIN_WAIT: Final = 5.0
-"""Seconds from an agent that joins until shards are dealt out: hosts start theirs one after the other, and
-each shard that moves is polled for a moment."""
+"""Seconds from the time an agent joins until shards are assigned: hosts start their agents one after the
+other, and each shard that moves is polled for a moment.
+"""
 _MOVABLE_AFTER: Final = 6.0
 """Seconds from a subscription until its shard may move. The service refuses a second one within 5 s."""
 _NAMED: Final = 8
-"""Shards that a line of the log names, at most."""
+"""The most shards that one log line names."""
 
 
 @dataclass(eq=False)
 class _WorkerAgent:
-    """An agent that has joined, and the subscriptions it was asked for.
+    """An agent that has joined, and its requested subscriptions.
 
     Attributes:
-        is_silent: it has said nothing for 5 s, and gets no shards.
+        is_silent: it has sent nothing for 5 s, and gets no shards.
     """
 
     host: str
@@ -66,14 +66,13 @@ class _WorkerAgent:
 class WorkerAgents:
     """Gives each shard to one agent: the one with the fewest shards when the planner subscribes to it.
 
-    The first shards are dealt out 5 s after the first agent has joined. After the same wait, shards also move
-    to agents that join later, as few as make the numbers equal. None moves that was subscribed to in the last
-    6 s: the service would refuse the next subscription, and the shard would be polled all the longer.
+    The first shards are assigned 5 s after the first agent has joined. After the same wait, shards also move
+    to agents that join later, as few as make the numbers equal. A shard with a subscription of the last 6 s
+    does not move: the service would refuse the next subscription, and the shard would be polled for longer.
 
     When an agent is gone or silent for 5 s, or shards move from it, the planner learns that the subscriptions
-    to those shards have ended. It then subscribes to them again, from where batches are. An agent that speaks
-    again gets shards as one that has just joined. One that leaves 30 questions in a row unanswered is given
-    up: its link is closed.
+    to those shards have ended. It then subscribes to them again, from where batches are. If the agent answers
+    again, it gets shards like a new one. If it leaves 30 questions in a row unanswered, its link is closed.
 
     Args:
         report: sends a message to the planner. Called from many threads; does not block.
@@ -93,7 +92,7 @@ class WorkerAgents:
         self._lock = threading.Lock()
 
     def use_consumers(self, consumers: ConsumersChanged) -> None:
-        """Passes consumers on to all agents, also to those that join later. These agents deregister none."""
+        """Passes consumers on to all agents, including later ones. These agents deregister none."""
         with self._lock:
             self._consumers = ConsumersChanged(consumers.arns, ())
             for agent in self._agents.values():
@@ -102,7 +101,7 @@ class WorkerAgents:
     def subscribe(self, request: Subscribe) -> None:
         """Makes an agent subscribe to a shard, in place of an earlier subscription to it.
 
-        Until agents have joined, and no more of them are waited for, the shard stays unassigned.
+        Until agents have joined, and the wait for more of them is over, the shard stays unassigned.
         """
         with self._lock:
             if self._deal_at is None or any(agent.subscriptions for agent in self._agents.values()):
@@ -125,7 +124,7 @@ class WorkerAgents:
                 agent.subscriptions.pop(split, None)
 
     def join(self, channel: Channel, request: JoinHub) -> None:
-        """Takes in an agent, and returns when it is gone; at once where its host has one already."""
+        """Adds an agent, and returns when it is gone; at once if its host already has one."""
         host = request.server.host
         agent = _WorkerAgent(host, Link(channel, self._clock))
         with self._lock:
@@ -179,7 +178,7 @@ class WorkerAgents:
                 agent.link.close()
 
     def check(self, host: str) -> None:
-        """Notices that an agent has fallen silent, or speaks again, and deals out shards when it is time.
+        """Notices that an agent has fallen silent, or answers again, and assigns shards when it is time.
 
         Called once a second by the link of each agent.
         """
@@ -219,12 +218,12 @@ class WorkerAgents:
         return WorkerHosts(tuple(self._agents), silent)
 
     def _wait_for_others(self) -> None:
-        """Puts off for a moment that an agent gets shards: others may follow it."""
+        """Delays the assignment for a moment, because more agents may join."""
         if self._deal_at is None:
             self._deal_at = self._clock() + _JOIN_WAIT
 
     def _deal(self) -> list[Subscribe]:
-        """If it is time, deals out unassigned shards, and takes from agents what exceeds their share.
+        """If it is time, assigns unassigned shards, and takes from agents the shards that exceed their share.
 
         Returns:
             The shards that agents have lost. When the planner subscribes to them again, others get them.
@@ -278,7 +277,7 @@ class WorkerAgents:
         if not agents:
             self._unassigned[split] = request
             return
-        # A shard that is subscribed to anew stays where it is.
+        # A shard with a new subscription stays with its agent.
         owner = min(
             agents, key=lambda each: (split not in each.subscriptions, len(each.subscriptions), each.host)
         )

@@ -1,1 +1,1 @@
-"""Enhanced fan-out's consumers: which there are, and which are ours."""
+"""Consumers of enhanced fan-out: which exist, and which belong to the query."""

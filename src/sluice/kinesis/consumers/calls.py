@@ -31,7 +31,7 @@ class ConsumerDescription:
 
     Attributes:
         status: ``CREATING``, ``ACTIVE`` or ``DELETING``.
-        created: when it was registered (microseconds since the epoch); None where the answer has no time.
+        created: when it was registered (microseconds since the epoch); None if the answer has no time.
     """
 
     name: str
@@ -52,7 +52,7 @@ def read_description(answer: Mapping[str, Any]) -> ConsumerDescription:
 
 
 def not_ready(target: str, status: str) -> ServiceError:
-    """A consumer has to be waited for: the call that describes it is made again."""
+    """The consumer is not ready yet: it will be described again."""
     return ServiceError(
         f"{DESCRIBE} of {target}: the consumer is {status}",
         operation=DESCRIBE,
@@ -63,12 +63,11 @@ def not_ready(target: str, status: str) -> ServiceError:
 
 
 def deregister_consumer(calls: Calls, arn: str) -> None:
-    """Deregisters a consumer, unless it is gone or being deleted. Does not wait until it is gone.
-
-    The service refuses to deregister a consumer that it is still creating: then waits until it is active.
+    """Deregisters a consumer, unless it is deleted or being deleted. Does not wait until it is deleted. The
+    service refuses to deregister a consumer that it is still creating: then this waits until it is active.
 
     Raises:
-        ServiceError: the consumer may still be there.
+        ServiceError: the consumer may still exist.
     """
     target = consumer_path(arn)
 
@@ -93,7 +92,7 @@ def deregister_consumer(calls: Calls, arn: str) -> None:
 
 
 def list_consumers(calls: Calls, stream_arn: str) -> Sequence[ConsumerDescription]:
-    """All consumers of a stream, those that are being created or deleted included.
+    """All consumers of a stream, including those that are being created or deleted.
 
     Raises:
         ServiceError: they cannot be listed.

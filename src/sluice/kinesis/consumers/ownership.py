@@ -1,12 +1,12 @@
-"""Decides which consumers a query reads with, and which of them are its own.
+"""Decides which consumers a query uses, and which of them it owns.
 
-A consumer is the query's own if this run has registered it, or if the offset log names its ARN. An ARN ends
-with the second of the registration, so an equal ARN is the same consumer. A consumer that the user has given
-is never the query's own.
+A query owns a consumer if this run has registered it, or if the offset log names its ARN. An ARN ends with
+the second of the registration, so an equal ARN is the same consumer. A query never owns a consumer that the
+user has named by ARN.
 
 Own consumers are deregistered when the query is stopped, unless another reader has taken over a subscription
-in this run. The service tells only the reader that loses a subscription. So other readers are unknown until
-this run loses one to them.
+in this run. The service only notifies the reader that loses a subscription. So other readers are unknown
+until this run loses a subscription to them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class QueryConsumers:
         retrier, registering: as those of `ConsumerRegistrar`.
 
     Attributes:
-        arns: stream's name to the ARN of the consumer that it is read with.
+        arns: stream's name to the ARN of its consumer.
         own: the same for consumers that are the query's own. The offset log names these.
         logged: ARNs of own consumers that the offset log names: the next run knows that they are its own.
         on_change: called after any change, without a lock.
@@ -55,7 +55,7 @@ class QueryConsumers:
         self._deregisters = config.fan_out is not None and config.fan_out.deregister
         self._lock = threading.Lock()
         self._renewing: set[str] = set()
-        # Signal handlers read these without the lock: each is replaced as a whole.
+        # Signal handlers read these without the lock, so each is replaced as a whole.
         self.arns: Mapping[str, str] = {}
         self.own: Mapping[str, str] = {}
         self._contested: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ class QueryConsumers:
             return is_first
 
     def renew(self, stream: str) -> bool:
-        """Registers a consumer again that may be gone. Returns whether the stream has another one now."""
+        """Registers a consumer again that may be deleted. Returns whether the stream has another one now."""
         try:
             arn = self._ensure(stream)
         except SluiceError as error:
@@ -123,7 +123,7 @@ class QueryConsumers:
     # --- the offset log -------------------------------------------------------------------------------
 
     def restore(self, named: Mapping[str, str]) -> None:
-        """Offsets, which may not be logged yet, name these as the query's own: stream's name to ARN."""
+        """Takes the query's own consumers from offsets, which may not be logged yet: stream's name to ARN."""
         if named == self._named:  # as for nearly every trigger
             return
         with self._lock:
@@ -134,7 +134,9 @@ class QueryConsumers:
         self.on_change()
 
     def record_logged(self) -> None:
-        """The offsets of the last `restore` are in the offset log: the next run knows what they name."""
+        """Notes that the offsets of the last `restore` are in the offset log, so the next run will recognise
+        their consumers.
+        """
         with self._lock:
             self.logged = frozenset(self._named.values())
         self.on_change()
@@ -146,7 +148,7 @@ class QueryConsumers:
 
         Returns:
             Whether to take it back. A query that does not own the consumer takes back the first subscription
-            that it loses: only so does the owner learn that the consumer is used.
+            that it loses, because otherwise the owner would not learn that the consumer is in use.
         """
         with self._lock:
             is_new = bool(arn) and arn not in self._contested
@@ -162,7 +164,7 @@ class QueryConsumers:
     # --- deregistering --------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Deregisters the own consumers, as the agent does when the query is stopped."""
+        """Deregisters the query's own consumers, as the agent does when the query is stopped."""
         for stream, arn in self.own.items():
             if arn not in self.going:
                 continue

@@ -1,6 +1,6 @@
 """Registers fan-out consumers with streams, waits until they are ready, and deregisters them.
 
-As Flink's StreamConsumerRegistrar. A consumer that exists already is used as it is.
+It corresponds to Flink's StreamConsumerRegistrar. An existing consumer is used as it is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ConsumerRegistrar:
 
     Args:
         config: with `fan_out`.
-        retrier: its sleep may raise, which ends the waiting of a query that is stopping.
+        retrier: its sleep may raise, so that a query that is being stopped does not wait.
         is_endpoint_known: as that of `sluice.aws.calling.calls.Calls`.
         on_registered: called with the stream and the ARN of a consumer that this registrar has registered,
             as soon as the service has answered, about 10 s before the consumer is ready.
@@ -74,13 +74,12 @@ class ConsumerRegistrar:
     def ensure(self, stream: str) -> str:
         """Returns the ARN of the consumer to read a stream with, when it is ready.
 
-        The consumer is described until it is active. Whenever there is none, it is registered, unless the
-        user gives consumers by their ARNs. The service refuses that while another query registers the
-        consumer, and while the stream is being created or resharded: then the next description shows what
-        to do.
+        The consumer is described until it is active. If it does not exist, it is registered, unless the user
+        names consumers by their ARNs. The service refuses that while another query registers the consumer,
+        and while the stream is being created or resharded: then the next description shows what to do.
 
         Raises:
-            OptionError: the ARN that the user gave is not that of a consumer of the stream.
+            OptionError: the user's ARN names no consumer of the stream.
             ServiceError: the consumer cannot be used; the message names consumer, stream and cause.
         """
         if self._fan_out.registration == "none":
@@ -103,7 +102,9 @@ class ConsumerRegistrar:
         path = f"{stream}/consumer/{name}"
         request = {"StreamARN": self._stream_arn(stream), "ConsumerName": name}
         is_own = False  # this call has registered it
-        is_maybe_own = False  # a registration got no answer: nobody else would deregister what there is then
+        is_maybe_own = (
+            False  # a registration got no answer: if it succeeded, nobody else would deregister the consumer
+        )
 
         def read(answer: Mapping[str, Any]) -> str:
             nonlocal is_own, is_maybe_own
@@ -121,7 +122,7 @@ class ConsumerRegistrar:
             nonlocal is_own, is_maybe_own
             if not error.missing:
                 return
-            error.retryable = True  # it takes a moment until every host of the service knows a new consumer
+            error.retryable = True  # not every host of the service knows a new consumer at once
             if not is_own:
                 is_maybe_own = False
                 self._register(stream, path, request, watch)
@@ -141,7 +142,8 @@ class ConsumerRegistrar:
         """Registers a consumer.
 
         Raises:
-            ServiceError: it can't be registered; retryable if that may change while others are waited for.
+            ServiceError: it can't be registered; retryable if that may change while the query waits for other
+                consumers.
         """
 
         def read(answer: Mapping[str, Any]) -> str:

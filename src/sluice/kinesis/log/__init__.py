@@ -1,1 +1,1 @@
-"""The stream as a log: calls, records, and what becomes of them."""
+"""The stream as a log: calls, records, and the rows made from them."""

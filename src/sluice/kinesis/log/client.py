@@ -43,7 +43,7 @@ def kinesis_calls(
 
 
 _NEAR_NOW: Final = 2 * MICROS_PER_SECOND
-"""How long ago an instant may be that the service takes for a future one (microseconds)."""
+"""How old an instant may be that the service still rejects as a future one (microseconds)."""
 
 
 class KinesisLog(StreamLog):
@@ -51,15 +51,15 @@ class KinesisLog(StreamLog):
 
     Args:
         calls: of ``DescribeStreamSummary``, ``ListShards``, ``GetShardIterator`` and ``GetRecords``.
-        stream_arns: stream's name to its ARN; None for a stream that calls address by its name.
+        stream_arns: stream's name to its ARN; None: calls address the stream by its name.
         figures: count reads that were refused or repeated.
-        read_page: makes a page of an answer to ``GetRecords``. If it raises a retryable SluiceError, the
+        read_page: makes a page from an answer to ``GetRecords``. If it raises a retryable SluiceError, the
             call is repeated.
     """
 
     is_thread_safe: ClassVar[bool] = True
     split_name = "shard"
-    # By the service. To look at each of its records would take as long as to read them.
+    # The service sorts them. Checking each record would take as long as reading it.
     pages_are_sorted = True
 
     def __init__(
@@ -112,7 +112,7 @@ class KinesisLog(StreamLog):
             request["Timestamp"] = exact_time(start.timestamp)
 
         def learn_clock(error: ServiceError) -> None:
-            """Waits for the service's clock where it calls a time near now later than its own."""
+            """If the service calls a time near now later than its own, waits for the service's clock."""
             instant = start.timestamp
             if error.invalid_argument and instant is not None and instant > self.server_time() - _NEAR_NOW:
                 self._calls.record_future(instant / MICROS_PER_SECOND)

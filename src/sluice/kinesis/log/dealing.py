@@ -1,4 +1,6 @@
-"""Deals the shards of a batch out to tasks: as few as have enough to do, and no more than there are cores."""
+"""Distributes the shards of a batch over tasks: as few as have enough to do, and no more than there are
+cores.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,21 @@ _SPAN: Final = 10 * MICROS_PER_SECOND
 
 
 def deal_by_content(ranges: Sequence[SplitRange], most: int) -> list[tuple[SplitRange, ...]]:
-    """Deals ranges out to as few tasks as may read them, and to more where these have enough to do.
+    """Distributes ranges over as few tasks as possible, and over more if these have enough to do.
 
-    A task costs about 50 ms, and writes its own file or sends its own request. So there is another one
-    for every 8 shards or 10,000 records, which take about as long to read, up to the number of cores.
+    A task costs about 50 ms, and writes its own file or sends its own request. So there is another task for
+    every 8 shards or 10,000 records, which take about as long to read, up to the number of cores.
 
     Args:
         ranges: those of one batch.
-        most: how many of them one task reads at most.
+        most: the most ranges of one task.
     """
     worth_while = int(sum(map(_task_share, ranges)))
     return assign_ranges(ranges, most, min(cores_for_tasks() or 1, worth_while))
 
 
 def _task_share(each: SplitRange) -> float:
-    """How much of a task's work a range is: all of it if nothing is known, because the range may be long."""
+    """A range's share of a task's work; 1 if nothing is known, because the range may be long."""
     if each.expected is not None:
         return 1 / _SHARDS + each.expected / _RECORDS
     start, end = (getattr(position, "arrival", None) for position in (each.start, each.end))

@@ -50,11 +50,14 @@ _RECORD_OVERHEAD = 100
 """Bytes that a record takes in addition to its data, roughly."""
 
 _BATCH_ROWS = 50_000
-"""The most user records in a batch. Each row also has a sequence number and the names of stream and shard."""
+"""The most user records in a batch. Each row also has a sequence number and the names of the stream and the
+shard.
+"""
 
 _UNPACKED_BYTES = 16 * 2**20
 """The most data and partition keys of user records in a batch, unless it has a single row. An aggregated
-record has each key once and its rows have it each, so its rows may be a thousand times as large."""
+record holds each key once, but each of its rows has a key, so its rows may be a thousand times as large.
+"""
 
 _Piece = tuple[SplitRange, Sequence[AnyRecord]]
 
@@ -62,10 +65,11 @@ _Piece = tuple[SplitRange, Sequence[AnyRecord]]
 def to_record_batches(
     pages: Iterable[tuple[SplitRange, Sequence[AnyRecord]]], *, unpack: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of pages, in order within each range. Small pages share a batch, also pages of several ranges.
+    """The rows of pages, in order within each range. Small pages share a batch, even if they are of several
+    ranges.
 
     Args:
-        pages: each with its range. Where a range starts or ends inside an aggregated record, only the user
+        pages: each with its range. If a range starts or ends inside an aggregated record, only the user
             records in the range become rows.
         unpack: make a row of each user record in the Kinesis Producer Library's aggregated records.
     """

@@ -95,18 +95,18 @@ _PLACE_OPTIONS: Final[tuple[Option[Any], ...]] = (
 AGENT_OPTIONS: Final[tuple[Option[Any], ...]] = (AGENT, *_PLACE_OPTIONS)
 
 _POSIX: Final = ((os, "fork"), (select, "poll"), (socket, "AF_UNIX"))
-"""What agents and their clients are built on."""
+"""The modules and functions that agents and their clients need."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """Where agents run, and what each may hold.
+    """Where agents run, and how much each may buffer.
 
     Attributes:
-        on_workers: one on each worker host; otherwise one on the driver host.
-        address: the host at which tasks find the agent on the driver host. None: the one at which Spark finds
-            the driver.
-        bind_address: the address that this agent listens on, if it is another one.
+        on_workers: one agent on each worker host; otherwise one on the driver host.
+        address: the host at which tasks find the agent on the driver host. None: the host at which executors
+            find Spark's driver.
+        bind_address: the address on which this agent listens, if it differs.
         ports: the first and the last port that agents may listen on; None: any.
         encryption: ``auto``, ``tls`` or ``none``.
         certificate: a PEM file on each host of an agent; None: each agent makes a certificate.
@@ -123,12 +123,12 @@ class AgentConfig:
 
 
 def missing_for_agents() -> str | None:
-    """What Python lacks here that agents are built on; None where they run."""
+    """What agents need and this Python lacks; None if they run."""
     return next((f"{module.__name__}.{name}" for module, name in _POSIX if not hasattr(module, name)), None)
 
 
 def agent_from_options(values: OptionValues, *, is_fan_out: bool) -> AgentConfig | None:
-    """Reads the options of agents; None for no agent. Notes what is wrong for `OptionValues.check`.
+    """Reads the options of agents; None for no agent. `OptionValues.check` raises the errors.
 
     Args:
         values: read with AGENT_OPTIONS declared.

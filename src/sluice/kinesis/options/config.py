@@ -1,4 +1,4 @@
-"""The options of the source, each declared once, and the `SourceConfig` that they make."""
+"""The options of the source, each declared once, and their parsed form, `SourceConfig`."""
 
 from __future__ import annotations
 
@@ -168,12 +168,12 @@ class SourceConfig:
     """The options of the source as plain data, which Spark may pickle. Durations are seconds.
 
     Attributes:
-        streams: in the order that the user gave. Each name is there once.
+        streams: in the user's order, without duplicate names.
         backoffs: operation (``GetRecords``) to how it is retried.
-        settings: what the options say that all sources have.
-        shards_per_task: None: as many as there are records for; `settings` has the most.
+        settings: the options that all sources have.
+        shards_per_task: None: it depends on the number of records; `settings` has the maximum.
         fan_out: None for polling.
-        agent: None without an agent; it subscribes with `fan_out`, and polls otherwise.
+        agent: None without an agent. With `fan_out` it subscribes, otherwise it polls.
     """
 
     connection: ConnectionConfig
@@ -189,7 +189,7 @@ class SourceConfig:
     agent: AgentConfig | None = None
 
 
-# What does nothing in a batch read, which has no triggers and no agent, and runs once.
+# Options that do nothing in a batch read, which has no triggers and no agent, and runs once.
 STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_RECORDS,
     MAX_BYTES,
@@ -207,7 +207,7 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool | 
 
     Args:
         options: as Spark passes them: keys in any case, values as text.
-        streaming: whether it is a streaming read or a batch read. Each refuses the options that do nothing
+        streaming: whether it is a streaming read or a batch read. Each kind refuses options that do nothing
             in it. None: not known yet.
 
     Raises:
@@ -219,7 +219,7 @@ def source_config_from_options(options: Mapping[str, str], *, streaming: bool | 
 
 
 def source_config_from_values(values: OptionValues) -> SourceConfig:
-    """What parsed options say.
+    """Makes the config from parsed options.
 
     Raises:
         OptionError: all problems in one message.
@@ -254,8 +254,8 @@ def source_config_from_values(values: OptionValues) -> SourceConfig:
 
 
 def _read_backoffs(values: OptionValues) -> Mapping[str, Backoff]:
-    """How each operation is retried. While the service refuses listings because of load, a query that starts
-    waits for minutes.
+    """How each operation is retried. If the service refuses listings because of load, a starting query waits
+    for minutes.
     """
     listing = _BACKOFFS["ListShards"].read(values, throttle_patience=values.require(READ_RETRY_DURATION))
     return {name: backoff.read(values) for name, backoff in _BACKOFFS.items()} | {"ListShards": listing}
@@ -301,7 +301,7 @@ def _read_end(values: OptionValues, start: StartingPosition) -> EndingPosition:
 
 
 def _read_instant(values: OptionValues, position: Option[Any], timestamp: Option[int]) -> int | None:
-    """The time that belongs to the position AT_TIMESTAMP; None with any other position."""
+    """The time of the position AT_TIMESTAMP; None with any other position."""
     is_timed = values.get(position) == "AT_TIMESTAMP"
     if values.given(timestamp) and not is_timed:
         values.reject(timestamp.key, f"needs '{position.key}' AT_TIMESTAMP")

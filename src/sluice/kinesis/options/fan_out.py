@@ -1,4 +1,4 @@
-"""The options of enhanced fan-out, and the `FanOutConfig` that they make."""
+"""The options of enhanced fan-out, and their parsed form, `FanOutConfig`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class FanOutConfig:
         registration: ``lazy``, ``eager`` or ``none``.
         deregister: deregister a consumer that this query registered when the query is stopped.
         arns: stream's name to its consumer's ARN; empty unless `registration` is ``none``.
-        may_poll: read by polling what fan-out does not deliver; False makes that an error.
+        may_poll: if fan-out does not deliver records, poll them; False makes that an error.
     """
 
     consumer_name: str | None = None
@@ -99,15 +99,14 @@ class FanOutConfig:
 
 
 def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> FanOutConfig | None:
-    """Reads the options of fan-out; None for polling. Notes what is wrong for `OptionValues.check`.
+    """Reads the options of fan-out; None for polling. `OptionValues.check` raises the errors.
 
     Args:
         values: read with FAN_OUT_OPTIONS declared.
         streams: the streams that are read.
     """
     if values.foreign_name(CONSUMER_NAME) and not values.mentions(RECORD_PUBLISHER):
-        # By itself it does nothing in the other connector. Here it would register a consumer, which costs
-        # money.
+        # Alone, it does nothing in the other connector. Here it would register a consumer, which costs money.
         values.reject(
             CONSUMER_NAME.key,
             f"would turn fan-out on here, which AWS charges for: leave it out to poll, or give "
@@ -146,7 +145,7 @@ def fan_out_from_options(values: OptionValues, streams: Sequence[StreamRef]) -> 
 
 
 def _refuse_with_polling(values: OptionValues) -> None:
-    # Refused, because the user would take an option that does nothing for one that works.
+    # Refused, because the user would believe that the option works although it does nothing.
     if values.given(RECORD_PUBLISHER):
         why = f"'{RECORD_PUBLISHER.key}' is polling: it is for efo only"
     else:
@@ -186,7 +185,7 @@ def _match_arns(values: OptionValues, streams: Sequence[StreamRef]) -> dict[str,
         found[names[0]] = (CONSUMER_ARN.key, arn)
     for suffix, keyed_arn in values.with_prefix(CONSUMER_ARNS).items():
         key = f"{CONSUMER_ARN.key}.{suffix}"
-        # Spark hands keys on in lower case; streams' names differ by case.
+        # Spark passes keys in lower case, but streams' names are case-sensitive.
         matching = [name for name in names if name.lower() == suffix.lower()]
         if len(matching) > 1:
             both = " and ".join(f"'{name}'" for name in matching)

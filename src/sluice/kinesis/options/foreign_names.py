@@ -1,4 +1,4 @@
-"""What Spark's Kafka source and other Kinesis connectors call the options of the source.
+"""The source's option names in Spark's Kafka source and in other Kinesis connectors.
 
 Kafka: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html. The others
 are listed in `sluice.aws.names.foreign_names`.

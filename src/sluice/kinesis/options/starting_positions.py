@@ -68,7 +68,7 @@ class PerShard:
 
     @classmethod
     def of(cls, table: ShardTable[ShardStart], streams: Collection[str]) -> PerShard:
-        """The positions that a table has for the streams that are read.
+        """The positions of the streams that are read, from a table.
 
         Raises:
             OptionError: its message continues the name of the option.
@@ -80,7 +80,7 @@ StartingPosition = Literal["LATEST", "TRIM_HORIZON"] | AtTimestamp | PerShard
 EndingPosition = Literal["LATEST"] | AtTimestamp
 
 LATEST: Final = "LATEST"
-"""As a start: records that arrive from now on. As an end: records that are there now."""
+"""As a start: records that arrive from now on. As an end: records that exist now."""
 TRIM_HORIZON: Final = "TRIM_HORIZON"
 """The oldest record that the stream still has."""
 
@@ -162,7 +162,7 @@ STARTING = Option(
     "Where a new query, or a stream added to one, starts: `LATEST`, `TRIM_HORIZON`, `AT_TIMESTAMP`, or JSON "
     '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several streams '
     '`{"<stream>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`; '
-    "`SUB_SEQUENCE_NUMBER` beside `AFTER_SEQUENCE_NUMBER`: inside an aggregated record; also, for a shard, "
+    "`SUB_SEQUENCE_NUMBER` with `AFTER_SEQUENCE_NUMBER`: inside an aggregated record; also, for a shard, "
     '`{"AT_TIMESTAMP": "..."}`, or `{"SHARD_END": true}`, which leaves it out).',
     shown_default="LATEST",
 )
@@ -197,7 +197,7 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
 
     Returns:
         A function of the splits and the service's time (microseconds since the epoch). It raises OptionError
-        where a position names a shard that does not exist.
+        if a position names a shard that does not exist.
     """
 
     def positions_of(splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
@@ -215,7 +215,7 @@ def initial_positions(start: StartingPosition) -> InitialPositions:
 
 
 def starting_text(start: StartingPosition) -> str:
-    """A starting position as the offset log keeps it, to tell later whether it was changed."""
+    """A starting position as text for the offset log, so that a later change is noticed."""
     match start:
         case str():
             return start
@@ -245,7 +245,7 @@ def time_position(instant: int, now: int) -> AtTime:
     Args:
         instant, now: microseconds since the epoch; `now` is the service's time.
     """
-    # The service refuses times in its future, where there are no records yet.
+    # The service refuses times in its future; no records exist there yet.
     return AtTime(min(_whole_millisecond(instant), now), pinned=now)
 
 
@@ -257,18 +257,18 @@ def ending_instant(end: EndingPosition) -> int | None:
 def _whole_millisecond(instant: int) -> int:
     """The first instant of those from `instant` on (microseconds) at which a record can arrive.
 
-    Arrival times are whole milliseconds, and the service cuts the instants that it is asked for to those. So
+    Arrival times are whole milliseconds, and the service truncates the requested instants to milliseconds. So
     it would find records that arrived before.
     """
     return -(-instant // 1000) * 1000
 
 
 def shard_position(start: ShardStart, now: int, split: Split | None = None) -> Position:
-    """The position at which a shard starts that the user named.
+    """The starting position of a shard that the user named.
 
     Args:
         now: the service's time (microseconds since the epoch).
-        split: the shard as it is listed; None where that is not known.
+        split: the shard as it is listed; None if not known.
     """
     if isinstance(start, After | Closed):
         return start

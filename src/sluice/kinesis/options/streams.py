@@ -23,7 +23,7 @@ _ARN_KEY: Final = "streamArn"
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """A stream. Offsets, rows and messages know it by its name; calls use its ARN where it is given."""
+    """A stream. Offsets, rows and messages use its name; calls use its ARN if the user gave one."""
 
     name: str
     arn: str | None = None
@@ -35,7 +35,7 @@ class StreamRef:
 
     @property
     def address(self) -> dict[str, str]:
-        """What a request of the service names it by."""
+        """The parameter that names it in a request."""
         return {"StreamName": self.name} if self.arn is None else {"StreamARN": self.arn}
 
 
@@ -67,7 +67,7 @@ STREAM_ARN: Option[tuple[StreamRef, ...]] = Option(
 
 
 def streams_from_options(values: OptionValues) -> tuple[StreamRef, ...]:
-    """Reads the streams, in the order given; notes what is wrong for `OptionValues.check`.
+    """Reads the streams, in the user's order; `OptionValues.check` raises the errors.
 
     Args:
         values: read with STREAM_NAME and STREAM_ARN declared.

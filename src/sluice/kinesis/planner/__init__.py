@@ -1,1 +1,1 @@
-"""What plans a query of Kinesis, and its agents as the planner sees them."""
+"""Plans queries of Kinesis, and controls their agents."""

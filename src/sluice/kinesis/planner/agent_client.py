@@ -1,8 +1,8 @@
 """The planning process' end of its link to the agent.
 
-It starts the agent, tells it which shards to read, and keeps what the agent reports. If the agent is lost or
-silent, the planner probes. The next agent gets the shards that are read by then. Only `wait_for_agent` waits
-for an agent.
+It starts the agent, tells it which shards to read, and keeps its reports. If the agent is lost or silent, the
+planner probes. The next agent gets the shards that the query reads by then. Only `wait_for_agent` waits for
+an agent.
 """
 
 from __future__ import annotations
@@ -49,21 +49,20 @@ __all__ = ["AgentClient"]
 _log = logging.getLogger(__name__)
 
 _UNREACHED_FOR: Final = 60.0
-"""If no task asks an agent for anything for this many seconds, agents are not used any more."""
+"""If no task asks an agent for anything for this many seconds, agents are no longer used."""
 _START_INTERVAL: Final = 0.5
-"""Seconds between attempts to start an agent while one is waited for."""
+"""Seconds between attempts to start an agent while the planner waits for one."""
 
 
 class AgentClient:
     """The `Subscriptions` of a streaming query: those that its agent keeps open.
 
     Calls come from the planning thread; a second thread handles messages of the agent, and a third one
-    notices when no messages come. None of them waits for the agent with the lock held.
+    notices when no messages come. No thread waits for the agent while it holds the lock.
 
     Args:
-        setup: what agents are started with.
-        consumers: what to subscribe with, and what to deregister when the query is stopped; None if the agent
-            polls.
+        setup: the agents' first message. consumers: the consumers to subscribe with, and to deregister when
+            the query is stopped; None if the agent polls.
         figures: count the agent's reads that were throttled or repeated.
         launch: starts an agent. Raises OSError.
         clock: monotonic seconds.
@@ -126,8 +125,8 @@ class AgentClient:
         """The agent's state and its buffer, for progress reports.
 
         ``state`` is ``none`` (no agent runs), ``starting``, ``listening`` or ``silent``. With agents on
-        worker hosts, the bytes are those of all of them. Silent subscriptions have brought nothing for 10 s,
-        or their agent has said nothing for 5 s; their shards are polled.
+        worker hosts, the bytes are those of all of them. A subscription is silent if it has brought nothing
+        for 10 s, or if its agent has sent nothing for 5 s; its shard is polled.
         """
         with self._lock:
             if not self._supervisor.is_running:
@@ -151,21 +150,19 @@ class AgentClient:
 
     @property
     def recoveries(self) -> int:
-        """How often an agent was heard again after a silence, on the driver's host or on a worker's."""
+        """How often an agent answered again after a silence, on the driver host or on a worker host."""
         return self._supervisor.recoveries + self._worker_recoveries
 
     def agents(self, splits: Sequence[SplitId]) -> dict[SplitId, Address]:
-        """Where tasks get the records of each shard, for the shards that an agent has a subscription to.
-
-        No task is sent to a silent agent, or to the agent of a silent subscription: it would wait.
-        Called for each batch.
+        """The agents from which tasks get the records of each subscribed shard. Silent agents and silent
+        subscriptions are left out, because a task would wait for them. Called for each batch.
         """
         with self._lock:
             self._check_reached()
             if self._is_unreached:
                 return {}
             found = self._agents(splits)
-            # Tasks start the agents on worker hosts, which may not reach the one that they have to join.
+            # Tasks start the agents on worker hosts, but these may fail to reach the hub.
             is_awaited = self._on_workers and not self._hosts and self._address is not None and bool(splits)
             self._has_assigned = bool(found) or is_awaited
             return found
@@ -201,7 +198,7 @@ class AgentClient:
             agent.link.start(self.check)
 
     def check(self) -> None:
-        """Notices that the agent has fallen silent, or speaks again. Called once a second by its link."""
+        """Notices that the agent has fallen silent, or answers again. Called once a second by its link."""
         with self._lock:
             self._supervisor.check()
             if self._supervisor.is_silent:
@@ -243,7 +240,8 @@ class AgentClient:
         """Tells the agent to deregister what the query registered, once this process has ended.
 
         Called in a signal handler: takes no lock. If the agent has died, and no trigger has started another
-        one yet, one is started for this alone. A second signal may start a second one, which does no harm.
+        one yet, this starts one only to deregister. A second signal may start a second one, which does no
+        harm.
         """
         if self._consumers is None or not self._consumers.going:
             return
@@ -264,8 +262,8 @@ class AgentClient:
     def _check_reached(self) -> None:
         """Ends subscriptions, which cost money, if no task asks for a range. Called for each batch.
 
-        Tasks that cannot connect to an agent poll, without telling the planner. So the agent reports when it
-        is asked. Batches that had no agent to ask do not count.
+        If tasks cannot connect to an agent, they poll, and the planner does not learn of it. So the agent
+        reports the requests of tasks. Batches without an agent do not count.
         """
         if not self._has_assigned:
             self._unasked_since = None
@@ -288,7 +286,7 @@ class AgentClient:
             AGENT_PORTS.key,
             AGENT_ADDRESS.key,
         )
-        # Before the consumers go, which would be an error of each subscription.
+        # Before the consumers are deregistered, which would fail each subscription.
         self._subscriptions.follow({})
         if self._consumers is not None:
             threading.Thread(target=self._consumers.release, daemon=True).start()
@@ -304,7 +302,7 @@ class AgentClient:
             pass
         except Exception:  # noqa: BLE001 - this thread alone receives from the agent
             _log.exception("the agent is ended: a message of it can't be handled")
-        agent.link.close()  # or its thread would ask a dead agent once a second
+        agent.link.close()  # otherwise its thread would ask a dead agent once a second
         with self._lock:
             if not self._supervisor.forget(agent):
                 return
@@ -364,7 +362,7 @@ class AgentClient:
         )
         if self._is_unreached:
             return  # the consumer is not wanted
-        # A consumer that somebody deletes is in use until it is gone. One that is there stays as it is.
+        # A consumer is in use until its deletion ends. An existing one stays as it is.
         may_be_missing = ended.code in (CONSUMER_MISSING, TAKEN_OVER)
         if may_be_missing and consumers is not None and consumers.begin_renewal(stream):
             threading.Thread(target=self._renew_consumer, args=(consumers, stream), daemon=True).start()
@@ -377,7 +375,7 @@ class AgentClient:
                 self._subscriptions.retry_now(stream)
 
     def _tell_consumers(self) -> None:
-        """Tells the agent of a change. Starts one as soon as there is a consumer to deregister."""
+        """Reports a change to the agent. Starts an agent as soon as there is a consumer to deregister."""
         with self._lock:
             if self._consumers is None:
                 return

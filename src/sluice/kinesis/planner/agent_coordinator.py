@@ -1,4 +1,6 @@
-"""Coordinates reading by an agent on the driver host: what the agent has, neither planner nor tasks read."""
+"""Coordinates reading by an agent on the driver host: neither planner nor tasks read the shards that the
+agent covers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ __all__ = ["AgentCoordinator", "PollingAgentCoordinator"]
 
 
 class AgentCoordinator(SourceCoordinator):
-    """The coordinator of a query with an agent, whether that polls or subscribes."""
+    """The coordinator of a query with an agent, which polls or subscribes."""
 
     _agent: AgentClient
 

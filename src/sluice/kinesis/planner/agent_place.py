@@ -1,7 +1,7 @@
 """Where the agent on the driver host listens, and where tasks find it.
 
-Spark knows at which address executors find the driver, and tells tasks, but not the planning process. So on a
-cluster tasks fill in the host.
+Spark knows the address at which executors find the driver. It passes the address to tasks, but not to the
+planning process, so on a cluster tasks fill in the host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _ALL: Final = ""
 
 
 def set_up_agent(config: SourceConfig, spark: SparkSettings) -> AgentSetup:
-    """The set-up of the agent on the driver host. One that only deregisters consumers is for this host alone.
+    """The set-up of the agent on the driver host. An agent that only deregisters consumers listens on this
+    host alone.
 
     Raises:
         OptionError: as `place_agent` and `check_encryption`.
@@ -40,12 +41,11 @@ def set_up_agent(config: SourceConfig, spark: SparkSettings) -> AgentSetup:
 
 
 def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
-    """Where to put the agent on the driver host.
-
-    With a ``local`` master nothing else can reach it. Otherwise it listens as Spark's driver does.
+    """Where the agent on the driver host listens. With a ``local`` master no other host can reach it.
+    Otherwise it listens on the same address as Spark's driver.
 
     Raises:
-        OptionError: the address that the user gives can't be reached from other hosts.
+        OptionError: other hosts can't reach the user's address.
     """
     given, bind = agent.address, agent.bind_address
     if bind is not None and is_unspecified(bind):
@@ -66,11 +66,11 @@ def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
 
 
 def check_encryption(setup: AgentSetup) -> None:
-    """Warns where records cross the network in clear because an extra is missing.
+    """Warns if records cross the network in clear because an extra is missing.
 
     Raises:
-        OptionError: records have to be encrypted, and can't be; or the user's certificate can't be read here,
-            where the agent on the driver host needs it, too.
+        OptionError: encryption is required but not possible; or the user's certificate can't be read on the
+            driver host, where the agent needs it, too.
     """
     if not setup.is_encrypted:
         return

@@ -24,13 +24,13 @@ class AgentProcess:
     """An agent process on the driver host.
 
     The process runs in its own session, so that no signal to this process' group reaches it. A signal to each
-    process of the application does; `sluice.kinesis.agent.termination` says what it does then.
+    process of the application does reach it; see `sluice.kinesis.agent.termination`.
 
     Raises:
         OSError: the process can't be started.
 
     Attributes:
-        channel: what the link to the agent runs over. The agent ends when it closes.
+        channel: the connection of the link to the agent. The agent ends when it closes.
         pid: its process id, for the log.
     """
 
@@ -39,7 +39,7 @@ class AgentProcess:
         stop_read, stop_write = os.pipe()
         self._stop: int | None = stop_write
         self.channel = Channel(ours)
-        # Until the agent handles signals it must not die of one that is sent to all processes.
+        # Until the agent handles signals, a signal to all processes must not end it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_SIGNALS)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -58,11 +58,11 @@ class AgentProcess:
             theirs.close()
             os.close(stop_read)
         self.pid = self._process.pid
-        with contextlib.suppress(OSError):  # it has died, which the thread that receives from it notices
+        with contextlib.suppress(OSError):  # it has died, and the receiving thread notices that
             self.channel.send(pickle.dumps(setup))
 
     def tell_stop(self) -> bool:
-        """Tells the agent that the query is being stopped, so that it deregisters consumers at its end.
+        """Informs the agent that the query is being stopped, so that it deregisters consumers before it ends.
 
         Takes no lock: signal handlers call it.
 
@@ -83,7 +83,7 @@ class AgentProcess:
     def end(self, patience: float) -> int:
         """Closes the link, and kills the agent if it has not ended in `patience` seconds.
 
-        SIGKILL also ends a process that is stopped.
+        SIGKILL also ends a stopped process.
 
         Returns:
             Its exit code.
@@ -107,13 +107,13 @@ def is_alive(
     getppid: Callable[[], int] = os.getppid,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Whether the process that has started this one lives on, after it has closed its connection to us.
+    """Whether our parent process still runs, after it has closed its connection to us.
 
     A process that dies closes its connections a moment before its children get another parent. So this
     checks for 2 s whether our parent changes.
 
     Args:
-        parent: the process id of our parent as it was at our start.
+        parent: our parent's process id when we started.
     """
     for _ in range(_CHECKS):
         if getppid() != parent:
@@ -124,21 +124,21 @@ def is_alive(
 
 _STOP_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGHUP")
 """Spark stops its Python processes by SIGTERM, or by SIGHUP to those that its worker daemon has forked. A
-terminal or a service manager that ends the application may send each of these to every process of it."""
+terminal or a service manager that ends the application may send these to each of its processes.
+"""
 
 
 class StopSignals:
-    """What happens before a signal ends this process."""
+    """Runs a function before a signal ends this process."""
 
     def __init__(self) -> None:
         self._holding: set[int] = set()  # threads that are inside `held`
         self._pending: list[int] = []
 
     def handle(self, tell: Callable[[], None]) -> None:
-        """From now on calls `tell` when a signal asks this process to end, and then lets it end as before.
-
-        A signal that the process ignores is left alone. Does nothing outside the main thread, where Python
-        does not allow signal handlers.
+        """From now on, if a signal asks this process to end, calls `tell` first, and then lets it end as
+        before. Ignored signals stay ignored. Does nothing outside the main thread, where Python does not
+        allow signal handlers.
         """
         if threading.current_thread() is not threading.main_thread():
             return

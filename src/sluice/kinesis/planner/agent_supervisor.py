@@ -1,4 +1,4 @@
-"""Starts the agent on the driver host, and another one when it has died or does not answer."""
+"""Starts the agent on the driver host, and restarts it if it dies or does not answer."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ __all__ = ["AgentSupervisor", "SupervisedAgent"]
 _log = logging.getLogger(__name__)
 
 _RESTARTS: Final = Backoff(max_retries=0, base=2.0, max=60.0, exponent=2.0)
-"""Seconds from the start of an agent to that of the next one, by how many have ended in a row without having
-listened. There is no limit to their number."""
+"""Seconds between the starts of two agents, by the number of agents in a row that ended before they listened.
+Attempts have no limit.
+"""
 _START_LIMIT: Final = 120
-"""Questions, one a second, that an agent may leave unanswered before it listens: a busy host needs long."""
+"""How many questions, one a second, an agent may leave unanswered before it listens: on a busy host, its
+start is slow.
+"""
 _END_PATIENCE: Final = 5.0
-"""Seconds in which an agent ends by itself once its link has closed."""
+"""Seconds in which an agent has to end by itself once its link has closed."""
 
 
 @dataclass(eq=False)
 class SupervisedAgent:
-    """An agent that was started, and its link. Only `AgentSupervisor` changes the attributes.
+    """A started agent and its link. Only `AgentSupervisor` changes the attributes.
 
     Attributes:
-        has_listened: it has said where it listens.
-        why_not: why it can't listen, in its own words; empty where it has said nothing of the kind.
-        silent_since: since when it says nothing (monotonic seconds); None while it speaks.
+        has_listened: it has reported where it listens. why_not: its report why it can't listen; empty without
+            one. silent_since: since when it is silent (monotonic seconds); None while it answers.
         is_given_up: it has not answered for too long.
     """
 
@@ -44,16 +46,16 @@ class SupervisedAgent:
     is_given_up: bool = False
 
     def end(self) -> int:
-        """Blocks until it is gone, and kills it if need be. Returns its exit code."""
+        """Blocks until the agent has ended, and kills it if necessary. Returns its exit code."""
         return self.process.end(0.0 if self.is_given_up else _END_PATIENCE)
 
 
 class AgentSupervisor:
     """At most one agent at a time.
 
-    An agent is *starting* until it says where it listens, then *listening*. It is *silent* while it has said
-    nothing for 5 s: it may be stopped, or hang. What it said before is not believed then. An agent that
-    leaves 30 questions in a row unanswered is *given up*: its link is closed, and it is killed.
+    An agent is *starting* until it reports where it listens, then *listening*. If it has sent nothing for 5
+    s, it is *silent*: it may be stopped, or hang, and its earlier reports no longer count. If it leaves 30
+    questions in a row unanswered, it is *given up*: its link is closed, and it is killed.
 
     Not thread-safe, except `tell_stop`: the caller holds a lock.
 
@@ -79,17 +81,17 @@ class AgentSupervisor:
 
     @property
     def recoveries(self) -> int:
-        """How often the agent that runs spoke again after a silence."""
+        """How often the running agent answered again after a silence."""
         return 0 if self._agent is None else self._agent.link.recoveries
 
     @property
     def is_silent(self) -> bool:
-        """Whether the agent listens, but has said nothing for 5 s."""
+        """Whether the agent listens, but has sent nothing for 5 s."""
         agent = self._agent
         return agent is not None and agent.has_listened and agent.link.silence >= SILENT_AFTER
 
     def start(self) -> SupervisedAgent | None:
-        """Starts an agent. Returns None where one runs, where it is too early, or where that fails."""
+        """Starts an agent. Returns None if one runs, if it is too early, or if the start fails."""
         now = self._clock()
         if self._agent is not None or now < self._next_start:
             return None
@@ -127,7 +129,7 @@ class AgentSupervisor:
             self._agent.why_not = reason
 
     def check(self) -> None:
-        """Logs that the agent has fallen silent or speaks again, and gives it up after too long a silence."""
+        """Logs that the agent has fallen silent or answers again; gives it up after too long a silence."""
         agent = self._agent
         if agent is None or agent.is_given_up:
             return
@@ -161,19 +163,19 @@ class AgentSupervisor:
             agent.link.close()  # the receiving thread then calls `forget`
 
     def send(self, message: ToAgent) -> None:
-        """Sends a message, if an agent runs. The next agent is sent everything anew."""
+        """Sends a message, if an agent runs. The next agent gets all messages anew."""
         if self._agent is not None:
             self._agent.link.send(encode(message))
 
     def forget(self, agent: SupervisedAgent) -> bool:
-        """The link to `agent` has closed. Returns False where `close` was called before."""
+        """Handles the closed link of `agent`. Returns False if `close` was called before."""
         if agent is not self._agent:
             return False
         self._agent = None
         return True
 
     def record_end(self, agent: SupervisedAgent, code: int) -> None:
-        """`agent`, which is forgotten, has ended with this exit code."""
+        """Logs that `agent`, which is forgotten, has ended with this exit code."""
         if not agent.has_listened:
             ended = f"has ended with exit code {code} before it listened"
             self._record_failed_start(f"can't start: {agent.why_not}" if agent.why_not else ended)
@@ -192,7 +194,7 @@ class AgentSupervisor:
         return agent is not None and agent.process.tell_stop()
 
     def close(self) -> None:
-        """Closes the link, at which the agent ends."""
+        """Closes the link, which ends the agent."""
         agent, self._agent = self._agent, None
         if agent is not None:
             agent.link.close()

@@ -1,6 +1,5 @@
-"""Coordinates reading on the driver host: creates the enumerator, and what fan-out or a polling agent needs.
-
-A query that polls without an agent imports nothing that they need.
+"""Coordinates reading on the driver host: creates the enumerator, and the parts for fan-out or a polling
+agent. A query that polls without an agent does not import these parts.
 """
 
 from __future__ import annotations
@@ -35,13 +34,14 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _POST_INTERVAL: Final = 2.0
-"""Seconds between two reports to listeners, at least."""
+"""The shortest time between two reports to listeners (seconds)."""
 _FEWEST_SPLITS: Final = 1_000
-"""Splits whose figures are kept, though they are not read any more. With many shards, four times as many."""
+"""How many splits keep their figures although they are no longer read. With many shards, four times as many.
+"""
 
 
 class PlannedSource(Protocol):
-    """What is asked of a `sluice.kinesis.source.KinesisSource` here."""
+    """The methods of a `sluice.kinesis.source.KinesisSource` that this module calls."""
 
     config: SourceConfig
 
@@ -51,9 +51,8 @@ class PlannedSource(Protocol):
 
 
 class SourceCoordinator(Coordinator):
-    """Plans a streaming query, and says how tasks read its ranges; like Flink's SourceCoordinator.
-
-    This one polls. `KinesisSource.create_coordinator` makes the one that the options ask for.
+    """Plans a streaming query, and decides how tasks read its ranges; like Flink's SourceCoordinator. This
+    class polls. `KinesisSource.create_coordinator` makes the right one for the options.
     """
 
     # The record publisher (FLIP-128) that agents implement.
@@ -83,16 +82,18 @@ class SourceCoordinator(Coordinator):
         return None
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
-        """A batch is dealt out to tasks. Returns where they report what they have read; None: nowhere."""
+        """Called for each batch before its tasks start. Returns where tasks report their reads; None:
+        nowhere.
+        """
         return self._reports.begin_batch(tasks)
 
     def figures(self) -> dict[str, Any]:
-        """What was read since this run of the query began, for Spark's progress reports.
+        """Figures of this run's reads, for Spark's progress reports.
 
         ``sluice.metrics`` reads it, and ``docs/operate.md`` describes it. Figures of tasks that have not
-        reported are missing: compare ``tasks`` with ``reportedTasks``. Spark asks when it has planned a
-        batch, before tasks run, so the batch of ``batchRecords`` is the one before. ``at`` is in milliseconds
-        since the epoch.
+        reported are missing: compare ``tasks`` with ``reportedTasks``. Spark asks for them when it has
+        planned a batch, before tasks run, so ``batchRecords`` is about the batch before. ``at`` is in
+        milliseconds since the epoch.
         """
         self._reports.receive()
         last_batch, pushed = self._reports.last_batch(), self.enumerator.pushed
@@ -118,17 +119,16 @@ class SourceCoordinator(Coordinator):
         return {"at": at, "tasks": tasks, "reportedTasks": reported, **figures_to_json(found)}
 
     def report(self) -> dict[str, Any]:
-        """The lag of each shard (milliseconds), and `figures`: what goes into Spark's progress reports."""
+        """The lag of each shard (milliseconds), and `figures`, for Spark's progress reports."""
         lag: dict[str, dict[str, int]] = {}
         for split, millis in sorted(self.enumerator.millis_behind_latest.items()):
             lag.setdefault(split.stream, {})[split.shard] = millis
         return {"millisBehindLatest": lag, "figures": self.figures()}
 
     def post_report(self) -> None:
-        """Tells listeners in the application what `report` says, every two seconds at most.
-
-        Spark 4.0 and 4.1 take no report of a source, and no version takes one while nothing is new, which
-        may be so because the service refuses all reads.
+        """Sends the result of `report` to listeners in the application, at most every two seconds. Spark 4.0
+        and 4.1 accept no reports from sources, and no version accepts one while nothing is new, even if the
+        reason is that the service refuses all reads.
         """
         now = time.monotonic()
         if now < self._next_post:
@@ -140,7 +140,7 @@ class SourceCoordinator(Coordinator):
             post(lambda: {**letter, "streams": self._streams, **self.report()})
 
     def close(self, *, is_disconnected: bool = False) -> None:
-        """Ends the enumerator, and the agent where there is one.
+        """Ends the enumerator and the agent, if any.
 
         Args:
             is_disconnected: Spark has closed its connection to this process. If the driver is still alive, it

@@ -1,5 +1,5 @@
-"""Coordinates fan-out on the driver host: registers consumers, and runs the agent that holds subscriptions
-between batches.
+"""Coordinates fan-out on the driver host: registers consumers, and runs the agent that keeps subscriptions
+open between batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AGENT_START: Final = 45.0
 """Seconds that a batch waits for an agent if tasks may not poll. A silent agent is replaced after 30."""
 
 _LOOK_INTERVAL: Final = 10.0
-"""Seconds between two looks at the consumers of a query without an agent, at least."""
+"""The shortest time between two checks of the consumers of a query without an agent (seconds)."""
 
 
 class FanOutCoordinator(AgentCoordinator):
@@ -69,7 +69,7 @@ class FanOutCoordinator(AgentCoordinator):
         self._consumers.restore(offsets.consumers)
 
     def assign(self, ranges: Sequence[SplitRange]) -> FanOutAssignment:
-        # Spark asks for a batch's tasks when the end of the batch, which was restored, is in the offset log.
+        # When Spark asks for a batch's tasks, the end of the batch, which was restored, is in the offset log.
         self._consumers.record_logged()
         if not self._has_agent:
             assignment = FanOutAssignment(self._consumers.arns)
@@ -87,8 +87,8 @@ class FanOutCoordinator(AgentCoordinator):
     def post_report(self) -> None:
         super().post_report()
         if not self._has_agent:
-            # Only the task that subscribes sees another reader. An agent notices by itself, and what a task
-            # takes for another reader may be the agent.
+            # Only the subscribing task sees another reader. An agent notices by itself, and the reader that a
+            # task reports may be the agent.
             self._reports.receive()
             for stream, arn in self._consumers.arns.items():
                 if arn in self._figures.contested:
@@ -114,7 +114,7 @@ class FanOutCoordinator(AgentCoordinator):
 
 
 def register_for_bounded_read(config: SourceConfig) -> FanOutAssignment:
-    """Registers the consumers of a batch read; returns how its tasks use them.
+    """Registers the consumers of a batch read; returns the assignment for its tasks.
 
     Raises:
         SluiceError: as `QueryConsumers.ensure_all`. Consumers that this call registered are deregistered

@@ -1,4 +1,4 @@
-"""Starts an agent that polls only in a query that runs on, once its first batch is planned."""
+"""Starts a polling agent once the first batch is planned, and only in a query that keeps running."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["NearTip"]
 
 _START_AFTER: Final = 1.0
 """Seconds from the first trigger to the one that starts the agent. Until then the planner may need all reads
-that the service allows. Before Spark 4.2 nothing tells a source that the run ends at what is available; but
-such a run has one trigger only.
+that the service allows. Before Spark 4.2 a source does not know that a run uses ``Trigger.AvailableNow``; but
+such a run has only one trigger.
 """
 
 
 class NearTip:
-    """The `Subscriptions` of a query that polls: none at first, and none in a run of what is available.
+    """The `Subscriptions` of a polling query: none at first, and none with ``Trigger.AvailableNow``.
 
     Args:
-        agent: starts with its first `follow`.
-        expect_reads: called before the agent may read: it takes a part of the reads that the service allows.
+        agent: starts with its first `follow`. expect_reads: called before the agent may read, because it
+            takes a part of the reads that the service allows.
         clock: monotonic seconds.
     """
 
@@ -41,7 +41,7 @@ class NearTip:
         self._is_off = False
 
     def turn_off(self) -> None:
-        """The run ends at what is available: it is read without an agent."""
+        """The run ends at the available data, which is read without an agent."""
         self._is_off = True
 
     @property

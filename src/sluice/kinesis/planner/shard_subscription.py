@@ -1,4 +1,4 @@
-"""What the planner knows of the subscription that an agent has to one shard."""
+"""The planner's knowledge of an agent's subscription to one shard."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from sluice.source.state.subscriptions import SubscriptionProgress
 __all__ = ["ShardSubscription"]
 
 _LEFT_BEHIND_AFTER: Final = 10.0
-"""Seconds for which a subscription may bring only records that polling has read before."""
+"""Seconds for which a subscription may bring only records that polling has already read."""
 _SILENT_AFTER: Final = 10.0
-"""After this many seconds without an event, a subscription is not believed to have nothing new. Even a shard
-without records sends an event every 5 s, so two are missing."""
+"""After this many seconds without an event, a subscription counts as silent. Even a shard without records
+sends an event every 5 s, so two are missing.
+"""
 
 
 class ShardSubscription:
-    """One subscription to a shard: what the agent was asked for, and what it has reported.
+    """One subscription to a shard: the agent's order, and its reports.
 
-    Its states are *requested* (until the first event), *open*, and *ended*: then `ended` says why, and
-    `may_retry` whether another one may follow. That one is another object, with the next generation.
+    Its states are *requested* (until the first event), *open*, and *ended*. Then `ended` has the reason, and
+    `may_retry` tells whether another subscription may follow: a new object, with the next generation.
 
     Not thread-safe: the caller holds the lock of the `AgentClient`. No other code writes its fields.
 
     Args:
-        generation: tells its messages from those of earlier subscriptions.
+        generation: distinguishes its messages from those of earlier subscriptions.
         position: where it starts.
         clock: monotonic seconds.
 
@@ -52,17 +53,15 @@ class ShardSubscription:
         self._heard_at = clock()
         self._retry_at = 0.0
         self._left_behind_since: float | None = None
-        # Without an event the planner asks for the same progress a hundred times a second.
+        # Between events the planner asks for the same progress a hundred times a second.
         self._progress: SubscriptionProgress | None = None
         self._progress_of: Position | None = None
 
     # --- what happens to it ---------------------------------------------------------------------------
 
     def record_event(self, event: EventReceived) -> bool:
-        """The agent has received an event.
-
-        Returns:
-            Whether it says more than that the shard is still at its tip.
+        """Records an event that the agent has received. Returns: Whether it has more news than that the shard
+        is still at its tip.
         """
         earlier, progress = self._last_event, event.progress
         was_at_tip = earlier is not None and earlier.progress.is_at_tip
@@ -75,20 +74,20 @@ class ShardSubscription:
         return bool(progress.cut_points) or not (was_at_tip and progress.is_at_tip)
 
     def record_end(self, ended: SubscriptionEnded, *, retry_after: float) -> None:
-        """The subscription has ended; another one may follow in `retry_after` seconds."""
+        """Records the end of the subscription; another one may follow in `retry_after` seconds."""
         self.ended = ended
         self._cut_points = []
         self._retry_at = self._clock() + retry_after
 
     def retry_now(self) -> None:
-        """The reason of the end is gone: another subscription may follow at once."""
+        """The reason for the end has passed: another subscription may follow at once."""
         self._retry_at = 0.0
 
     def advance_to(self, position: Position) -> int | None:
         """The next batch starts at `position`, which the subscription has to reach (`reaches`).
 
         Returns:
-            The sequence number up to which the agent may drop records; None where it knows that already.
+            The sequence number up to which the agent may drop records; None if it knows the number already.
         """
         self.position = position
         self._progress = None
@@ -110,7 +109,7 @@ class ShardSubscription:
 
     @property
     def has_new_records(self) -> bool:
-        """Whether it has brought records behind `position`."""
+        """Whether it has brought records after `position`."""
         return bool(self._cut_points) and self._cut_points[-1].sequence > _passed(self.position)
 
     @property
@@ -130,10 +129,9 @@ class ShardSubscription:
         return self._clock() >= self._retry_at
 
     def reaches(self, position: Position) -> bool:
-        """Whether it gives all records behind `position`, as far as that is known.
-
-        Positions only ever move on, so it reaches those behind its own. Probes may have found them before
-        the subscription gave any record.
+        """Whether it delivers all records after `position`, as far as known. Positions only move forward, so
+        it reaches all positions after its start. Probes may have found these before the subscription
+        delivered any record.
         """
         after = exclusive_start(position)
         if self._coverage.covers(iterator_start(position), after):
@@ -161,11 +159,11 @@ class ShardSubscription:
         return now - self._left_behind_since >= _LEFT_BEHIND_AFTER
 
     def progress(self, position: Position) -> SubscriptionProgress | None:
-        """See `Subscriptions.progress`. A silent subscription that has brought nothing new gives none."""
+        """See `Subscriptions.progress`. None for a silent subscription without new records."""
         if self._last_event is None or self.ended is not None:
             return None
-        # A position that is not covered is asked for again: equal positions may differ in `After.next`, and
-        # one that has it may be covered when the other is not.
+        # An uncovered position is checked again: equal positions may differ in `After.next`, and a position
+        # that has it may be covered while the other is not.
         if self._progress is None or self._progress_of != position:
             self._progress = self._progress_behind(self._last_event.progress, position)
             self._progress_of = position

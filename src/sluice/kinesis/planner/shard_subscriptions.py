@@ -1,4 +1,4 @@
-"""Which shards the agent is asked to subscribe to, and when it is asked again after an end."""
+"""Decides to which shards the agent subscribes, and when it subscribes again after an end."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ _log = logging.getLogger(__name__)
 
 CONSUMER_MISSING: Final = "ResourceNotFoundException"
 _TRANSIENT: Final = frozenset(("", CONSUMER_MISSING, INTEGRITY_PROBLEM))
-"""An end with one of these codes fails no query, not even one that may not poll."""
+"""An end with one of these codes fails no query, even if the query may not poll."""
 
 _SUBSCRIBE_RETRY: Final = 10.0
 """Seconds from the end of a subscription that the service ended or refused to the next one."""
 _LONG_RETRY: Final = 300.0
-"""Seconds to the next subscription after an end whose reason will last: another reader has taken over the
-shard, and the two would take it from each other again and again; or records are about to expire."""
+"""Seconds to the next subscription after an end with a lasting reason. Either another reader has taken over
+the shard, and the two would take it from each other again and again; or records are about to expire.
+"""
 
 
 class ShardSubscriptions:
-    """The subscriptions that the agent is asked for, one for each shard.
+    """The requested subscriptions, one for each shard.
 
     Not thread-safe: the caller holds the lock of the `AgentClient`.
 
@@ -48,7 +49,7 @@ class ShardSubscriptions:
         may_poll: whether a shard may be polled for as long as the service refuses subscriptions.
 
     Attributes:
-        shards: the last subscription of each shard, also if it has ended. Changed here alone.
+        shards: the last subscription of each shard, even if it has ended. Only this class changes them.
     """
 
     def __init__(
@@ -89,10 +90,10 @@ class ShardSubscriptions:
     def record_end(
         self, shard: ShardSubscription, ended: SubscriptionEnded, *, takes_back: bool = False
     ) -> float:
-        """The agent says that a subscription has ended; returns the seconds until another one may follow.
+        """Records that a subscription has ended; returns the seconds until another one may follow.
 
         Args:
-            takes_back: another reader took over, and is to learn of this one.
+            takes_back: another reader took over, and should learn of this one.
         """
         if ended.code in (TAKEN_OVER, INTEGRITY_PROBLEM) and not takes_back:
             retry_after = _LONG_RETRY
@@ -110,7 +111,7 @@ class ShardSubscriptions:
                 shard.retry_now()
 
     def forget(self) -> None:
-        """The agent is gone, and its subscriptions with it."""
+        """Drops all subscriptions, because the agent has ended."""
         self.shards = {}
 
     def _follow(self, split: SplitId, position: Position) -> None:

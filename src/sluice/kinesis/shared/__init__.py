@@ -1,1 +1,1 @@
-"""What planner, agents and tasks say to one another. None of them imports another one."""
+"""The messages between planner, agents and tasks, which do not import one another."""

@@ -1,4 +1,4 @@
-"""What a task has to know to read by fan-out: plain data that Spark sends along with each partition."""
+"""The data that a task needs to read by fan-out: plain data that Spark sends along with each partition."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ __all__ = ["FanOutAssignment"]
 
 @dataclass(frozen=True)
 class FanOutAssignment:
-    """Where a task reads the ranges that it need not poll.
+    """Where a task reads ranges without polling.
 
     Attributes:
         arns: stream's name to the ARN of its consumer.
         agents: the agent that has a subscription to a shard; a shard without one is missing here.
-        hub: the agent on the driver host, which agents on worker hosts join; None where it does not listen.
+        hub: the agent on the driver host, which agents on worker hosts join; None: it does not listen.
         hosts: worker hosts that have an agent.
-        recoveries: how often agents were well again: tasks ask anew those that they leave alone since before.
+        recoveries: how often agents have recovered: after a new recovery, tasks try agents again that they
+            avoid.
         is_streaming: another batch follows, for which agents keep subscriptions open.
     """
 
@@ -32,7 +33,7 @@ class FanOutAssignment:
     recoveries: int = 0
 
     def found_at(self, driver_host: str) -> FanOutAssignment:
-        """The same with the host at which Spark finds the driver, for what listens there."""
+        """The same assignment, with the host of Spark's driver for servers that listen there."""
         located = {address: address.found_at(driver_host) for address in {*self.agents.values()}}
         return replace(
             self,
@@ -41,7 +42,7 @@ class FanOutAssignment:
         )
 
     def only(self, splits: Iterable[SplitId]) -> FanOutAssignment:
-        """What a task has to know that reads these shards. Spark sends each task its own."""
+        """The part of the assignment for a task that reads these shards."""
         wanted = list(splits)
         streams = {split.stream for split in wanted}
         return replace(

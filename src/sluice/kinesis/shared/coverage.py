@@ -12,7 +12,7 @@ def exclusive_start(position: Position) -> int | None:
     """The highest sequence number that need not be read from a position on.
 
     Returns:
-        None where the position names no number.
+        None: the position names no number.
     """
     if not isinstance(position, After):
         return None
@@ -22,7 +22,7 @@ def exclusive_start(position: Position) -> int | None:
 
 
 class Coverage:
-    """The positions that a subscription covers: it gives every record behind them.
+    """The positions that a subscription covers: it delivers every record after them.
 
     It covers the position where it was opened, and those from its first record on that no batch has passed.
 
@@ -54,12 +54,12 @@ class Coverage:
         self._batches_at = number if self._batches_at is None else max(self._batches_at, number)
 
     def discard(self, number: int) -> None:
-        """Records up to `number` are dropped: the start is not covered any more, either."""
+        """Records up to `number` are dropped, so the start is no longer covered, either."""
         self._start = None
         self.advance_to(number)
 
     def covers(self, start: IteratorStart, after: int | None) -> bool:
-        """Whether the subscription gives every record behind a position.
+        """Whether the subscription delivers every record after a position.
 
         Until the first record is known, the position that batches have reached counts as covered.
 

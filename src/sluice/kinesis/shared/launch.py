@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 STOP: Final = b"s"
-"""What the planning process writes into the stop pipe of its agent when the query is stopped."""
+"""The byte that the planning process writes into its agent's stop pipe when the query is stopped."""
 
 HELD_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 """The agent on the driver host is started with these blocked, and unblocks them when it can handle them."""
@@ -38,8 +38,8 @@ class AgentPlace:
     """Where an agent listens.
 
     Attributes:
-        host: where others find it; `SPARK_DRIVER` for the host of Spark's driver.
-        bind: the address that it listens on; empty for all addresses of its host.
+        host: where other processes find it; `SPARK_DRIVER` for the host of Spark's driver. bind: the address
+            on which it listens; empty for all addresses of its host.
     """
 
     host: str
@@ -60,9 +60,9 @@ class AgentSetup:
     """The first message to an agent on the driver host.
 
     Attributes:
-        agent: what agents may hold, and where they listen.
+        agent: the agents' options, such as ports and buffer size.
         place: where it listens.
-        secret: tasks and other agents prove that they know it before they are served.
+        secret: tasks and other agents must prove that they know it.
     """
 
     config: SourceConfig

@@ -1,10 +1,9 @@
-"""Messages between processes of fan-out that live longer than a batch, and how each notices that the other is
-silent.
+"""Messages between fan-out's long-lived processes, each of which notices if the other is silent.
 
 There is a link between the planning process and the agent on the driver host, and one between that agent and
-each agent on a worker host. A process that dies closes its links. One that is stopped or hangs, or whose host
-is gone, does not. So each end asks the other for a word once a second, and what answers is the loop that
-handles the messages there.
+each agent on a worker host. A process that dies closes its links. A process that is stopped or hangs, or
+whose host has failed, does not. So each end asks the other for a sign of life once a second, and the loop
+that handles messages answers.
 """
 
 from __future__ import annotations
@@ -22,24 +21,26 @@ __all__ = ["GIVEN_UP_AFTER", "SILENT_AFTER", "Link"]
 _log = logging.getLogger(__name__)
 
 SILENT_AFTER: Final = 5.0
-"""Seconds without a word after which a peer counts as silent: what it said last is not believed any more."""
+"""Seconds without a message after which a peer counts as silent: its last messages no longer count."""
 
 GIVEN_UP_AFTER: Final = 30
-"""Questions without an answer, one a second, after which a peer is given up. To replace an agent costs more
-than to poll its shards for a while: the next one subscribes to all of them anew."""
+"""Questions without an answer, one a second, after which a peer is given up. Replacing an agent costs more
+than polling its shards for a while, because the next agent subscribes to all of them anew.
+"""
 
 _ASK_EVERY: Final = 1.0
 """Seconds between two questions."""
 _ASK: Final = b"?"
 _ANSWER: Final = b"!"
 _LARGEST_BACKLOG: Final = 32 * 2**20
-"""Bytes that wait for a peer that takes none. Beyond that it counts as dead."""
+"""The most bytes that wait for a peer. If more would wait, the peer counts as dead."""
 
 
 class Link:
     """One end of a link. Any thread may send, and one thread receives.
 
-    No call but `receive` blocks. What the peer does not take at once waits here, and a thread passes it on.
+    No call but `receive` blocks. If the peer does not accept a message at once, the message waits here, and a
+    thread sends it later.
 
     Args:
         channel: connected. Only this link uses it from now on.
@@ -48,9 +49,9 @@ class Link:
         largest_backlog: bytes that may wait for the peer; beyond that the link closes.
 
     Attributes:
-        unanswered: how often the peer was asked for a word since its last one. Time in which this process
-            stood still itself does not count here.
-        recoveries: how often the peer spoke again after it counted as silent.
+        unanswered: how many questions the peer has not answered since its last message. Time in which this
+            process itself was frozen does not count. recoveries: how often the peer answered again after it
+            counted as silent.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class Link:
 
     @property
     def silence(self) -> float:
-        """Seconds since the last word of the peer."""
+        """Seconds since the peer's last message."""
         return self._clock() - self._heard_at
 
     def start(self, on_tick: Callable[[], None] = lambda: None) -> None:
-        """Starts the thread that passes on what waits, and asks the peer for a word once a second.
+        """Starts the thread that sends waiting messages, and asks the peer for a sign of life once a second.
 
         Args:
             on_tick: called in that thread after each question.
@@ -131,7 +132,7 @@ class Link:
         self.send(_ASK)
 
     def close(self) -> None:
-        """Closes the link. May be called from any thread: one that receives is woken."""
+        """Closes the link. May be called from any thread; it wakes the receiving thread."""
         with self._changed:
             self._is_closed = True
             self._backlog.clear()
@@ -160,4 +161,4 @@ class Link:
         try:
             del self._backlog[: self._channel.send_some(self._backlog)]
         except OSError:
-            self._backlog.clear()  # the connection broke, which the thread that receives notices
+            self._backlog.clear()  # the connection broke, and the receiving thread notices that

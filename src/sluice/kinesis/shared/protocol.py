@@ -46,16 +46,16 @@ __all__ = [
 
 
 TAKEN_OVER: Final = "ResourceInUseException"
-"""The service's code for a subscription that ended because another reader subscribed with its consumer.
-
-Also for one whose consumer is being deleted."""
+"""The service's code for a subscription that ended because another reader subscribed with its consumer, or
+because its consumer is being deleted.
+"""
 
 INTEGRITY_PROBLEM: Final = "RecordsMayHaveExpired"
-"""The code of a subscription that the agent ended because only polling can tell whether records are lost."""
+"""The code of a subscription that the agent ended because only polling can show whether records are lost."""
 
 
 FAR_BEHIND: Final = "FarBehindTip"
-"""The code of a shard that the agent does not poll for now, because tasks get to its tip sooner."""
+"""The code of a shard that the agent does not poll for now, because tasks reach its tip sooner."""
 
 EVENT: Final = b"E"
 """First byte of a frame in an answer to `ReadRange`: the payload of an event follows."""
@@ -66,7 +66,7 @@ UNAVAILABLE: Final = b"U"
 
 
 class Server(NamedTuple):
-    """Where tasks connect to an agent: the fields of `Address` but for the secret, which the planner has."""
+    """Where tasks connect to an agent: the fields of `Address` without the secret, which the planner has."""
 
     host: str
     port: int
@@ -74,7 +74,7 @@ class Server(NamedTuple):
     fingerprint: bytes = b""
 
     def address(self, secret: bytes) -> Address:
-        """Where it is, for those who have to prove that they know the secret."""
+        """The full address, with the secret that clients have to know."""
         return Address(self.host, self.port, secret, self.start, self.fingerprint)
 
 
@@ -99,7 +99,7 @@ class Acknowledge(msgspec.Struct, tag=True, frozen=True):
 
 
 class Unsubscribe(msgspec.Struct, tag=True, frozen=True):
-    """Planner to agent: end the subscription to a shard, and drop what is buffered of it."""
+    """Planner to agent: end the subscription to a shard, and drop its buffered events."""
 
     split: SplitId
 
@@ -110,8 +110,8 @@ class ConsumersChanged(msgspec.Struct, tag=True, frozen=True):
     Attributes:
         arns: stream's name to the ARN of its consumer.
         registered: ARNs of those that the agent deregisters when the query is stopped.
-        logged: those of `registered` that the offset log names. After a crash they stay for the next run,
-            which learns from the log that they are the query's. It would not learn it of the others.
+        logged: those of `registered` that the offset log names. After a crash these stay for the next run,
+            which recognises them by the log. It could not recognise the others.
     """
 
     arns: dict[str, str]
@@ -202,13 +202,13 @@ class EventReceived(msgspec.Struct, tag=True, frozen=True):
 
 
 class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
-    """Agent to planner: the subscription has ended, and what was buffered is dropped.
+    """Agent to planner: the subscription has ended, and its buffered events are dropped.
 
     Attributes:
         reason: a sentence for the log.
         code: that of the service, if it ended or refused the subscription; `INTEGRITY_PROBLEM` or
             `FAR_BEHIND`; or empty, if another subscription may follow at once.
-        consumer: ARN of the consumer that it was subscribed with; empty where the agent does not know it.
+        consumer: ARN of the consumer that it was subscribed with; empty if the agent does not know it.
         retryable: as that of the `ServiceError` that ended it.
     """
 

@@ -1,1 +1,1 @@
-"""Subscriptions of enhanced fan-out (FLIP-128): events, and what each error means."""
+"""Subscriptions of enhanced fan-out (FLIP-128): their events, and the reaction to each error."""

@@ -27,10 +27,10 @@ MAX_HEADERS: Final = 128 * 1024
 MAX_PAYLOAD: Final = 24 * 1024 * 1024
 
 _SHOWN: Final = 300
-"""Bytes of an answer that are shown where it is no event stream."""
+"""How many bytes of an answer messages show if it is no event stream."""
 
 _CACHED_HEADERS: Final = 32
-"""Blocks of headers that are kept parsed: all events of a stream have the same."""
+"""How many parsed blocks of headers are cached: all events of a stream have the same headers."""
 
 
 class TruncatedStreamError(DamagedAnswerError):
@@ -61,7 +61,7 @@ class FrameReader:
         self._headers: dict[bytes, Mapping[str, Any]] = {}
 
     def next(self) -> Frame | None:
-        """Blocks until the next message has arrived. Returns None where the stream ends between two messages.
+        """Blocks until the next message has arrived. Returns None if the stream ends between two messages.
 
         Raises:
             TruncatedStreamError: the stream ends inside a message.
@@ -86,7 +86,8 @@ class FrameReader:
         return Frame(self._parsed(bytes(body[:headers_length])), body[headers_length:])
 
     def _without_prelude(self, data: bytes) -> str:
-        # Gateways send errors with a good status. Behind the first message there may be data of records.
+        # Some gateways send errors with status 200. After the first message, the bytes may be data of
+        # records.
         if self._headers or data[:1] not in (b"{", b"<"):
             return "the checksum of a message's prelude is wrong"
         text = (data + self._read(_SHOWN)).decode(errors="replace")

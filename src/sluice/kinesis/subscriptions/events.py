@@ -1,11 +1,11 @@
 """Decodes the events of a subscription (``SubscribeToShardEvent``), and pages of ``GetRecords``.
 
-An agent that polls passes on pages as one that subscribes passes on events. The two differ in how to
+A polling agent passes on pages as a subscribing agent passes on events. The two differ in how to
 continue: an event names a sequence number, and a page an iterator.
 
-The same event is read in two ways. An agent, which passes it on, reads its head: what the event says, without
-keys and data. A task reads the whole event as a page, as polling would have brought it. Events are in JSON or
-in CBOR, as the subscription asked for; their first byte tells which.
+The same event is read in two ways. An agent, which passes it on, only reads its head, without keys and data.
+A task reads the whole event as a page, like a page from polling. Events are in JSON or in CBOR, as the
+subscription requested; the first byte shows which.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class EventHead(msgspec.Struct):
         numbers: the sequence numbers of the records, in order.
         arrivals: when each of these records arrived (microseconds).
         continuation: where to continue reading: ``ContinuationSequenceNumber`` of an event,
-            ``NextShardIterator`` of a page; None where the service gave none.
+            ``NextShardIterator`` of a page; None if the service returned none.
         millis_behind: how far the end of the event is from the tip of the shard (milliseconds). Only 0 means
             the tip.
         has_ended: the shard is closed, and this is its last event.
-        skipped: number of records at the start of the payload that are left out of `numbers`, since they
-            were in an earlier event.
+        skipped: number of records at the start of the payload that `numbers` omits because they were in an
+            earlier event.
     """
 
     numbers: list[str]
@@ -71,7 +71,7 @@ class _Event(msgspec.Struct, rename="pascal"):
     def has_ended(self) -> bool:
         # At the end of a shard the service sends children and no continuation; some emulators send both. An
         # event without either is an end too: the API documents a missing continuation for that case alone.
-        # A page of `GetRecords` is the last one where it names no iterator, and only there.
+        # A page of `GetRecords` is the last one if and only if it names no iterator.
         if self.next_shard_iterator:
             return False
         return bool(self.child_shards) or not self.continuation_sequence_number
@@ -113,7 +113,7 @@ def decode_head(payload: memoryview | bytes, *, target: str = "") -> EventHead:
 
 
 def decode_page(payload: memoryview | bytes, *, target: str = "") -> Page:
-    """Decodes an event as a page such as polling brings. Its `next_iterator` is the event's continuation.
+    """Decodes an event as a page, like a page from polling. Its `next_iterator` is the event's continuation.
 
     Args:
         target: ``stream/shard``, for errors.

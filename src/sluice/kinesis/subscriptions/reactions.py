@@ -1,4 +1,4 @@
-"""What a subscriber does about each error of SubscribeToShard."""
+"""A subscriber's reaction to each error of SubscribeToShard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Reaction", "reaction_to_call", "reaction_to_event"]
 
 
 class Reaction(enum.Enum):
-    """What to do about an error of the service."""
+    """The reaction to an error of the service."""
 
     RETRY = enum.auto()
     IN_USE = enum.auto()
@@ -41,12 +41,12 @@ _REACTIONS: Final[Mapping[str, Reaction]] = {
 
 
 def reaction_to_call(error: ServiceError) -> Reaction:
-    """To an error of the call. For one that is not documented, `ServiceError.retryable` decides."""
+    """The reaction to an error of the call. For undocumented errors, `ServiceError.retryable` decides."""
     return _REACTIONS.get(error.code, Reaction.RETRY if error.retryable else Reaction.FAIL)
 
 
 def reaction_to_event(error: ServiceError) -> Reaction:
-    """To an error in the event stream. One that is not documented is retried: the service has taken the
-    call before, and refuses the next one if the error does not pass.
+    """The reaction to an error in the event stream. Undocumented errors are retried: the service has accepted
+    the call before, and refuses the next one if the error persists.
     """
     return _REACTIONS.get(error.code, Reaction.RETRY)

@@ -12,7 +12,7 @@ from sluice.source.logs.stream_log import IteratorStart
 __all__ = ["UNTRIMMED_AGE", "ResumePosition"]
 
 UNTRIMMED_AGE: Final = 12 * 3600.0
-"""Seconds. The shortest retention is 24 h, so no record that is younger than half of that has expired."""
+"""Seconds. The shortest retention is 24 h, so records younger than half of that have not expired."""
 
 
 class ResumePosition:
@@ -30,7 +30,7 @@ class ResumePosition:
         self._start = start
         self._last_record: str | None = None
         self._last_sequence = -1
-        # A record right behind this place was at most `_millis_behind` old at `_stated_at`, or later.
+        # A record right after this place was at most `_millis_behind` old at `_stated_at`, or arrived later.
         self._millis_behind = 0
         self._stated_at: float | None = None
         self._refused: str | None = None
@@ -43,8 +43,8 @@ class ResumePosition:
             stated_at: monotonic seconds; the service has made the event then or later.
 
         Returns:
-            What is new in the event. None where the subscription was to begin with the last record again,
-            and did not: records behind it may have expired as well.
+            The new records of the event. None if the subscription should have begun with the last record
+            again, and did not: the records after it may have expired as well.
         """
         if self._awaited is not None and (head.numbers or head.millis_behind == 0 or head.has_ended):
             if not head.numbers or int(head.numbers[0]) > self._awaited:
@@ -69,8 +69,8 @@ class ResumePosition:
             return [self._start]
         age = self._millis_behind / 1000 + now - self._stated_at
         if self._last_record is not None and age > UNTRIMMED_AGE:
-            # Behind a record that has expired the service starts at the horizon, and does not say so. So
-            # the last record is asked for again: where it does not come, others may have expired too.
+            # If the named record has expired, the service starts at the horizon, and does not say so. So the
+            # last record is requested again: if it does not come, others may have expired, too.
             return [IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=self._last_record)]
         # A continuation need not be the number of a record, and some implementations refuse those.
         numbers = [self.continuation] if self.continuation != self._refused else []
@@ -84,7 +84,7 @@ class ResumePosition:
         return starts or [self._start]
 
     def refuse(self, start: IteratorStart) -> None:
-        """The service has refused one of `starts`: it is not given again."""
+        """The service has refused one of `starts`, so it is not returned again."""
         if start.sequence_number == self.continuation:
             self._refused = self.continuation
 

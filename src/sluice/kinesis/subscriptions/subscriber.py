@@ -41,13 +41,13 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _WAITED: Final = 1.0
-"""Seconds. An event for which a reader has waited so long was not there when the wait began."""
+"""Seconds. If a reader has waited this long for an event, the event had not arrived when the wait began."""
 _SPREAD: Final = 1.0
 """Seconds over which calls are spread after the 5 s between two calls, so that not all come at once."""
 
 
 class PayloadSource(Protocol):
-    """What a subscriber needs of a `Subscription`."""
+    """The methods of a `Subscription` that a subscriber uses."""
 
     def next_payload(self) -> memoryview | bytes | None:
         """See `Subscription.next_payload`."""
@@ -57,13 +57,13 @@ class PayloadSource(Protocol):
 
 
 class EventSpace(Protocol):
-    """Where events go, and what bounds them. Called by the thread that reads the subscriber."""
+    """The bounded space for events. Called by the thread that reads the subscriber."""
 
     def make_space(self, size: int) -> None:
         """Blocks until a message of this size (bytes) may be received."""
 
     def give_back_space(self) -> None:
-        """The event for which there is space has not come, or was not handed out."""
+        """Gives back the space for an event that has not come, or was not handed out."""
 
 
 OpenSubscription = Callable[[SplitId, IteratorStart], PayloadSource]
@@ -74,11 +74,11 @@ class SubscriberSettings:
     """When a subscriber retries, renews and gives up. All times are in seconds.
 
     Attributes:
-        backoff: pauses between attempts that bring nothing, and how many of them in a row may fail.
+        backoff: pauses after attempts without an event, and how many of these in a row may fail.
         renew_after: age at which a subscription is replaced. The service ends it at 300.
         renew_spread: renewals come up to this much sooner, so that not all shards renew at once.
         silence_limit: without an event for this long, a subscription counts as dead.
-        takeover_after: the service refuses a call that comes sooner than this after the last one.
+        takeover_after: the service refuses a call sooner than this after the last one.
     """
 
     backoff: Backoff
@@ -95,8 +95,8 @@ class Timing:
     Attributes:
         clock: monotonic seconds.
         sleep: waits between attempts (seconds); None for a wait that `Subscriber.close` ends.
-        jitter: gives a number in [0, 1).
-        watchdog: ends reads that take too long, by the same clock; None for the one of the process.
+        jitter: returns a number in [0, 1).
+        watchdog: ends reads that take too long, by the same clock; None: the watchdog of the process.
         now: the service's time, as far as answers have shown it (microseconds).
         wall: the local time (microseconds).
     """
@@ -115,7 +115,7 @@ _REAL_TIME: Final = Timing()
 class Subscriber:
     """The events of one shard from a position on, each record once and in order.
 
-    It takes as many subscriptions as it needs, one after the other. It is read by one thread; `close` may
+    It opens as many subscriptions as it needs, one after the other. It is read by one thread; `close` may
     be called from any.
 
     Args:
@@ -123,8 +123,8 @@ class Subscriber:
         start: where the first record comes from.
 
     Attributes:
-        space: space for events: none is received without it; None: there is always space. To be set before
-            the first event is asked for.
+        space: space for events: none is received without it; None: there is always space. Set it before the
+            first call of `next_event`.
         consumer: ARN of the consumer of the current subscription; without one, that of the last call.
         asked_at: the service has made the last event at this instant of its time or later (microseconds).
             That is when the subscription was asked for, or when the wait for an event without records began:
@@ -162,11 +162,11 @@ class Subscriber:
         self._failures = 0
 
     def next_event(self) -> tuple[memoryview | bytes, EventHead]:
-        """Blocks until the next event that says anything new. Not to be called after one that `has_ended`.
+        """Blocks until the next event with news. Do not call it after an event that `has_ended`.
 
         Returns:
-            The event's payload, and what is new in it. Records that were handed out before are left out of
-            the head (`EventHead.skipped`), but not of the payload.
+            The event's payload, and its new records. Records that were handed out before are missing in the
+            head (`EventHead.skipped`), but not in the payload.
 
         Raises:
             ServiceError: the service refuses the subscription, another reader has taken over, too many
@@ -187,9 +187,9 @@ class Subscriber:
             if payload is None or head is None:
                 self._handle_end()
                 continue
-            # Records date an event by themselves. They may have waited for space.
+            # The records show the event's time. It may have waited for space.
             if not head.numbers and self._clock() - began >= _WAITED:
-                # Not by the wall clock: it may have been set since an answer told how far it is off.
+                # The wall clock would not do: it may have been set since an answer showed its error.
                 self.asked_at += round((began - self._asked_at_monotonic) * 1_000_000)
                 self._asked_at_monotonic = began
             fresh = self._advance(head)
@@ -197,9 +197,8 @@ class Subscriber:
                 return payload, fresh
 
     def make_space(self, size: int) -> None:
-        """Blocks until a message of this size may be received. To be called by subscriptions.
-
-        The service is not silent meanwhile: it is this end that does not read.
+        """Blocks until a message of this size may be received. Subscriptions call it. Meanwhile the service
+        does not count as silent, because this end does not read.
         """
         if self.space is not None:
             self._watchdog.disarm(self)
@@ -246,13 +245,14 @@ class Subscriber:
             self.space.give_back_space()
 
     def _advance(self, head: EventHead) -> EventHead | None:
-        """Returns what is new in an event; None where nothing is."""
+        """Returns the new records of an event; None if nothing is new."""
         continuation = self._position.continuation
         fresh = self._position.advance(head, self._asked_at_monotonic)
         if fresh is None:
             self._close_current()
             raise self._error("the record where it resumes is not there any more", "PositionGone")
-        # Every subscription begins with an event. This first one counts as progress only if it moves on.
+        # Every subscription begins with an event. This first event counts as progress only if it has new
+        # records.
         if fresh.numbers or head.continuation != continuation or not self._is_first_event:
             self._failures = 0
         self._is_first_event = False
@@ -271,8 +271,8 @@ class Subscriber:
                 self._wait(error, self._takeover_pause() if reaction is Reaction.IN_USE else None)
 
     def _renew(self, old: PayloadSource) -> PayloadSource:
-        # The new subscription takes over before the old one is closed. Events that are left in the old one
-        # are not read: the new one brings them again.
+        # The new subscription takes over before the old one is closed. Remaining events of the old one are
+        # not read, because the new one brings them again.
         try:
             new = self._open()
         except ServiceError as error:
@@ -291,7 +291,7 @@ class Subscriber:
         return new
 
     def _open(self) -> PayloadSource:
-        """Subscribes from the first starting position that the service takes."""
+        """Subscribes from the first starting position that the service accepts."""
         starts = self._position.starts(self._clock())
         for start in starts:
             self._check_not_closed()
@@ -312,7 +312,7 @@ class Subscriber:
                 continue
             self._opened_at = self._clock()
             self._asked_at_monotonic = asked_monotonic
-            # By now the answer has told how far our clock is off.
+            # By now the answer has shown the error of our clock.
             self.asked_at = asked_wall + self._now() - self._wall()
             self._renew_at = (
                 self._opened_at + self._settings.renew_after - self._jitter() * self._settings.renew_spread
@@ -348,7 +348,8 @@ class Subscriber:
         elif reaction is Reaction.RETRY:
             self._wait(error)
         else:
-            # The newest reader keeps the shard: two that take it from each other get nothing done.
+            # The newest reader keeps the shard: if two readers took it from each other, neither would make
+            # progress.
             raise error
 
     def _handle_end(self) -> None:
@@ -386,7 +387,7 @@ class Subscriber:
     def _takeover_pause(self) -> float:
         """Seconds until SubscribeToShard is allowed again, 5 s after the last call.
 
-        Where our own last call is longer ago, another reader's was in the way, and may have been just now.
+        If our last call is longer ago, another reader's call was in the way, and may have been just now.
         """
         rule = self._settings.takeover_after
         rest = rule if self._opened_at is None else self._opened_at + rule - self._clock()
@@ -412,7 +413,7 @@ def open_subscriber(
     """Makes a subscriber. It calls the service when its first event is asked for.
 
     Args:
-        arn: gives the consumer's ARN at each call: the consumer may have been registered anew.
+        arn: returns the consumer's ARN, at each call, because the consumer may have been registered anew.
         space: see `Subscriber.space`.
     """
 

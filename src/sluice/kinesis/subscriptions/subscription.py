@@ -30,13 +30,12 @@ __all__ = ["CLOSED", "OPERATION", "SILENCE_LIMIT", "Subscribing", "Subscription"
 OPERATION: Final = "SubscribeToShard"
 
 SILENCE_LIMIT: Final = 16.0
-"""Seconds without an event after which a subscription counts as dead: three events missing, and a moment.
-
-Events come every 5 s at least; without records they are empty.
+"""Seconds without an event after which a subscription counts as dead: the time of three events, and a moment.
+Events come at least every 5 s; without records they are empty.
 """
 
 CLOSED: Final = "SubscriptionClosed"
-"""The code of the error that a reader gets when `Subscription.close` was called."""
+"""The code of the error that a reader gets after `Subscription.close`."""
 
 _EVENT: Final = "SubscribeToShardEvent"
 
@@ -47,7 +46,7 @@ class Subscription:
     Args:
         body: the body of the HTTP answer, a ``urllib3.HTTPResponse``.
         target: ``stream/shard``, for errors.
-        endpoint: the URL that was called, for errors; None where it is not known.
+        endpoint: the called URL, for errors; None if not known.
         make_space: see `FrameReader`.
     """
 
@@ -66,11 +65,11 @@ class Subscription:
         self._reading = threading.Lock()
 
     def next_payload(self) -> memoryview | None:
-        """Blocks until the next event. Not to be called again after it has returned None or raised.
+        """Blocks until the next event. Do not call it again after it has returned None or raised.
 
         Returns:
-            The event in JSON or CBOR; None where the service has ended the subscription, as it does after
-            5 minutes.
+            The event in JSON or CBOR; None if the service has ended the subscription, as it does after 5
+            minutes.
 
         Raises:
             ServiceError: the service ended the subscription with an error, the connection failed, or a
@@ -87,7 +86,7 @@ class Subscription:
                     return frame.payload
             self._release()
         if self._is_closed:
-            # The transport reports a socket that was shut down as a failure, or as an end.
+            # The transport reports a shut-down socket as a failure, or as the end.
             raise ServiceError(
                 f"{OPERATION} of {self._target}: closed",
                 operation=OPERATION,
@@ -115,7 +114,7 @@ class Subscription:
             kind = headers.get(":message-type", "event")
             if kind != "event":
                 raise _error_of(frame)
-            # There is the "initial-response", which is empty, and there may be kinds that are not known here.
+            # Other messages are the empty "initial-response", and maybe unknown kinds.
             if headers.get(":event-type") == _EVENT:
                 return frame
         return None
@@ -124,17 +123,18 @@ class Subscription:
         return translate(error, operation=OPERATION, target=self._target, endpoint=self._endpoint)
 
     def _release(self) -> None:
-        # Closed, not given back to the SDK's pool: a part of the answer may be left in the connection.
+        # The connection is closed, and not returned to the SDK's pool, because it may still hold a part of
+        # the answer.
         with contextlib.suppress(Exception):
             self._body.close()
 
 
 @dataclass(frozen=True)
 class Subscribing:
-    """Subscribes to shards with one consumer. Plain data: the SDK client is made where it is called.
+    """Subscribes to shards with one consumer. Plain data: the SDK client is made when it is called.
 
     Attributes:
-        connection: how to reach the service. `silence_limit` takes the place of its read timeout.
+        connection: how to reach the service. `silence_limit` replaces its read timeout.
         silence_limit: seconds without a byte after which a connection counts as dead.
     """
 

@@ -1,1 +1,1 @@
-"""How tasks read what agents hold, or subscribe themselves."""
+"""How tasks read from agents, or subscribe themselves."""

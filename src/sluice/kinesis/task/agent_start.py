@@ -1,8 +1,7 @@
-"""Starts the agent of a worker host, by the first task there that finds none.
+"""The first task on a worker host without an agent starts one.
 
-A host is identified by the address from which it reaches the agent on the driver host. Its agent
-listens there. No host is asked for its name, which need not resolve, and may mean the same loopback address
-everywhere.
+A host is identified by the address from which it reaches the agent on the driver host. Its agent listens
+there. Host names are not used: they need not resolve, and may mean the same loopback address everywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ __all__ = ["AgentStarter", "address_towards", "start_agent_if_wanted"]
 _log = logging.getLogger(__name__)
 
 _START_INTERVAL: Final = 30.0
-"""Seconds until another agent is started, because the last one has not joined. An agent that works joins
-within 10 s."""
+"""Seconds until another agent is started because the last one has not joined. A working agent joins within 10
+s.
+"""
 _ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849), which no host has."""
 
@@ -42,16 +42,16 @@ _ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 def address_towards(host: str) -> str:
     """The address of this host from which it reaches another one. Nothing is sent.
 
-    The address that Spark was given (``SPARK_LOCAL_IP``) comes first, if one can get there from it.
+    The address in ``SPARK_LOCAL_IP`` is preferred, if the other host can be reached from it.
 
     The name of this host itself may mean a loopback address (Debian's 127.0.1.1), which is of no use to other
-    hosts. Then this is the address on the way to anywhere else.
+    hosts. Then the result is the address from which this host reaches other networks.
 
     Args:
         host: address or name of the other one.
 
     Raises:
-        OSError: there is no way to `host`, or its name does not resolve; or it is this host, which has no
+        OSError: `host` cannot be reached, or its name does not resolve; or it is this host, which has no
             address that others could use.
     """
     given = _given_address()
@@ -72,7 +72,7 @@ def _source_towards(host: str, given: str | None) -> str:
         with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
             if source is not None:
                 probe.bind((source, 0))
-            probe.connect(place)  # this only chooses a route, as it is a datagram socket
+            probe.connect(place)  # on a datagram socket, this only chooses a route
             return str(probe.getsockname()[0])
     raise OSError(f"this host has no way to {host}")
 
@@ -111,7 +111,7 @@ class AgentStarter:
     def start(self, config: SourceConfig, agent: AgentConfig, assignment: FanOutAssignment) -> None:
         """Starts an agent, unless the hub knows one here, or one was started a moment ago.
 
-        An agent speeds reading up and no more, so nothing that goes wrong here is an error of the task.
+        An agent only speeds reading up, so failures here are no errors of the task.
         """
         hub = assignment.hub
         if hub is None:
@@ -121,7 +121,7 @@ class AgentStarter:
             self._next_start = {other: at for other, at in self._next_start.items() if at > now}
             if hub in self._next_start:
                 return
-            # `poll` removes processes that have ended from the system's table.
+            # `poll` removes ended processes from the system's table.
             self._processes = [process for process in self._processes if process.poll() is None]
             try:
                 host = self._find_address(hub.host)
@@ -171,7 +171,7 @@ _shared: Final = AgentStarter(_launch)
 def start_agent_if_wanted(config: SourceConfig, assignment: FanOutAssignment) -> None:
     """Starts an agent on this host if agents run on the workers, unless there is one.
 
-    If tasks of two processes start one each, the second agent is refused, and ends. An agent does not end
+    If tasks in two processes each start one, the second agent is refused, and ends. An agent does not end
     with the task or its Python worker, but with the agent on the driver host.
     """
     if config.agent is not None and config.agent.on_workers:

@@ -14,14 +14,14 @@ from sluice.channels.channel import Address, Channel, connect
 __all__ = ["SHARED_POOL", "ConnectionPool"]
 
 _LIMIT: Final = 64
-"""Idle connections kept to one agent: a task reads no more ranges side by side."""
+"""How many idle connections to one agent are kept: a task reads no more ranges in parallel."""
 
 
 class ConnectionPool:
     """Idle connections by agent. Thread-safe.
 
     Args:
-        open_channel: connects to an agent, given the timeout in seconds; `connect` unless given.
+        open_channel: connects to an agent, with a timeout in seconds; by default `connect`.
         limit: idle connections that are kept to one agent.
     """
 
@@ -36,8 +36,8 @@ class ConnectionPool:
     def acquire(self, address: Address, *, timeout: float, is_new: bool = False) -> Channel:
         """An idle connection, or a new one.
 
-        Agents close connections that have been idle for a while. One may be closed just after it was handed
-        out here: its user asks for a new one then.
+        Agents close connections that have been idle for a while. A connection may be closed just after
+        `acquire` returned it: then its user asks for a new one.
 
         Args:
             timeout: seconds; as in `connect`.
@@ -58,7 +58,7 @@ class ConnectionPool:
         return self._open(address, timeout)
 
     def release(self, address: Address, channel: Channel) -> None:
-        """Takes back a connection on which no answer is outstanding; closes it if the pool is full."""
+        """Takes back a connection without an outstanding answer; closes it if the pool is full."""
         with self._lock:
             if len(self._idle.get(address, [])) >= self._limit:
                 self._close_broken()

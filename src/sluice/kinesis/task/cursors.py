@@ -29,7 +29,7 @@ _MAX_WAIT_WITHOUT_POLLING: Final = 120.0
 
 class FanOutCursors:
     """Opens cursors that need not poll: they read from the agent that subscribes to a shard or polls it, or
-    from a subscription of the task's own.
+    from the task's own subscription.
 
     Args:
         task: whose ranges they read. It learns which consumers another reader has taken over.
@@ -40,8 +40,8 @@ class FanOutCursors:
         self._figures = task.figures
         self._assignment = assignment
         self._may_poll = config.fan_out is None or config.fan_out.may_poll
-        # A subscription of the task's own would end that of an agent, or that of the task's first attempt,
-        # which may still run: a consumer has one per shard.
+        # The task's own subscription would end that of an agent, or that of the task's first attempt, which
+        # may still run, because a consumer has one per shard.
         self._has_other_reader = task.is_repeated or (config.agent is not None and assignment.is_streaming)
 
     def is_buffered(self, split: SplitId) -> bool:

@@ -25,21 +25,21 @@ __all__ = ["AgentRecordPublisher", "SubscriptionRecordPublisher", "is_reachable"
 _DONE_TIMEOUT: Final = 1.0
 """Seconds to wait for `DONE`, which an agent sends right behind a range's last event."""
 _UNREACHABLE_FOR: Final = 30.0
-"""Seconds for which this process does not ask an agent again that it did not reach, or that hung. Sooner if
-the planner has heard from it again after a silence (`FanOutAssignment.recoveries`)."""
+"""Seconds for which this process avoids an agent that it did not reach, or that hung. It asks sooner if the
+planner has heard from an agent again after a silence (`FanOutAssignment.recoveries`).
+"""
 
 _LONGEST_ANSWER: Final = MAX_PAYLOAD + 1
 """Bytes of the largest frame: the byte of its kind, and an event."""
 _CLOSED: Final = (EOFError, ConnectionResetError, BrokenPipeError)
-"""What a connection raises after the other end has closed it."""
+"""The exceptions of a connection that the other end has closed."""
 
 _unreachable_until: dict[tuple[Address, int], float] = {}
 
 
 def is_reachable(address: Address, recoveries: int = 0, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Whether to ask an agent: not if it could not be reached a moment ago, or did not answer.
-
-    A task may read many ranges from it, one after the other. It waits for a silent agent once.
+    """Whether to ask an agent: not if a moment ago it could not be reached, or did not answer. A task may
+    read many ranges from an agent, one after the other, but waits for a silent one only once.
 
     Args:
         recoveries: as that of `FanOutAssignment`.
@@ -53,9 +53,9 @@ class AgentRecordPublisher:
     Args:
         address: the agent that subscribes to the range's shard.
         position: where to continue reading: the start of the range, or behind it.
-        max_wait: seconds without an event after which the agent says that it can't serve the range.
+        max_wait: seconds without an event after which the agent reports that it can't serve the range.
         recoveries: as that of `FanOutAssignment`.
-        pool: gives the connection, and gets it back where the agent has sent its whole answer.
+        pool: lends the connection, and gets it back if the agent has sent its whole answer.
 
     Raises:
         ServiceError: the agent can't be reached.
@@ -124,13 +124,13 @@ class AgentRecordPublisher:
                 self._has_last_event = int(page.records[-1].sequence_number) >= self._end
             return page
         self._return(channel)
-        if kind == DONE:  # a page behind the last event is asked for only where the range ends with the shard
+        if kind == DONE:  # a page after the last event is requested only if the range ends with the shard
             return Page((), None, 0)
         reason = bytes(body).decode(errors="replace")  # first, as mostly it is an error of the service
         raise self._failed(f"{reason} (the agent at {self._address} can't serve {self._target})")
 
     def close(self) -> None:
-        """Gives the connection back, or closes it where a part of the answer may still come."""
+        """Gives the connection back, or closes it if a part of the answer may still come."""
         channel = self._channel
         if channel is None:
             return
@@ -151,7 +151,7 @@ class AgentRecordPublisher:
         channel.send(self._request)
 
     def _ask_again(self) -> None:
-        """Asks once more: the agent closed the connection before it answered, as it had been idle."""
+        """Asks once more, because the agent closed the idle connection before it answered."""
         self._may_ask_again = False
         self.close()
         try:

@@ -26,7 +26,7 @@ CommT = TypeVar("CommT")
 _log = logging.getLogger(__name__)
 
 # One retry only: Spark reports why the query failed after the abort, and `clean_up` of the next run removes
-# what is left.
+# the remains.
 _ABORT_RETRIES: Final = Backoff(max_retries=1, base=0.5, max=0.5, exponent=1.0)
 _REMEMBERED: Final = 64
 _last_committed: Final[OrderedDict[str, int]] = OrderedDict()
@@ -49,7 +49,7 @@ def is_committing(destination: object) -> bool:
 
 
 class EpochCommit:
-    """Commits or aborts one epoch of a two-phase destination. Closes each committer, whatever happens.
+    """Commits or aborts one epoch of a two-phase destination. Closes each committer in any case.
 
     Attributes:
         figures: of the committers that were closed, in `SinkFigures.destination`.
@@ -180,7 +180,7 @@ class EpochCommit:
             self._commit_all(global_committer.commit, combined)
 
     def _refuse_impossible_repetition(self) -> None:
-        """Only the first batch of a run can be one that an earlier run has committed.
+        """Only the first batch of a run can have been committed by an earlier run.
 
         Raises:
             CommitError: this is not the first batch that this process commits of the run.
@@ -229,7 +229,7 @@ class EpochCommit:
     def _clean_up(self, epoch: Epoch, *, committed: bool) -> None:
         try:
             run(self._destination.clean_up, epoch, committed=committed)
-        except Exception as error:  # noqa: BLE001 - what is left is invisible, and removed by a later epoch
+        except Exception as error:  # noqa: BLE001 - remains are invisible, and removed by a later epoch
             _log.warning(
                 "%s: %s: what failed attempts have left behind could not be removed; "
                 "the next commit or abort tries again: %s",

@@ -144,7 +144,7 @@ def _sum(
 def _call_listener(load: Callable[[], ProgressListener], progress: SinkProgress) -> None:
     try:
         run(load(), progress)
-    except (Exception, SystemExit):  # noqa: BLE001 - the epoch has ended, whatever the listener does
+    except (Exception, SystemExit):  # noqa: BLE001 - the epoch has ended, even if the listener fails
         _log.exception(
             "%s, batch %s: what option 'progressListener' names has failed; the epoch stays %s",
             progress.destination,

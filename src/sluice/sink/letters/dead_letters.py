@@ -75,7 +75,7 @@ class DeadLetterQueue(Protocol):
 
 
 class CheckedDeadLetterQueue(DeadLetterQueue, Protocol):
-    """One that knows, before there is a dead letter, whether it can be written."""
+    """A queue that knows, before there is a dead letter, whether letters can be written."""
 
     def check_writable(self, is_local: Callable[[], bool]) -> None:
         """Checks, where the query starts, that dead letters can be written. Leaves nothing behind.
@@ -257,7 +257,7 @@ def dead_letter_of_entry(entry: object, reason: str) -> DeadLetter:
 def dead_letter_of_row(row: pa.RecordBatch, reason: str, *, data_is_sent: bool) -> DeadLetter:
     """A dead letter about a row that cannot be converted: its column ``data``, else all of it as JSON.
 
-    Never fails, whatever the row holds: see `python_value`. Columns keep their names.
+    Never fails, for any row: see `python_value`. Columns keep their names.
 
     Args:
         row: a batch of one row.

@@ -20,9 +20,9 @@ _REFUSED: Final = 0.025  # the refused part at which a fast task rests: it tests
 _SLOW: Final = 200.0  # entries a second: well below, a task rests at twice that, and so gains on fast ones
 _GROWTH: Final = 0.03  # of the target, times the square of the seconds of sending since the last refusal
 _FASTEST: Final = 1.6  # growth in `_SETTLE`, at most, as a factor
-_FLOOR: Final = 0.1  # the part of what was accepted lately below which the pace does not fall
+_FLOOR: Final = 0.1  # the part of the recently accepted entries below which the pace does not fall
 _LATELY: Final = 5.0  # seconds over which that is averaged
-_MOST: Final = 2.0  # times what was accepted lately, if requests are refused and not for the pace
+_MOST: Final = 2.0  # times the recently accepted entries, if requests are refused and not for the pace
 _SHORTEST: Final = 0.1  # seconds for which something is averaged, at least
 _SLACK: Final = 0.05  # seconds of the pace that a late sender may catch up on
 _SPREAD: Final = 0.6  # the range of random distances, as a part of the mean: it keeps tasks out of step
@@ -37,7 +37,7 @@ class Pace:
     nothing is refused: slowly after a refusal, and then faster.
 
     A request that is accepted as a whole raises the pace only if it had to wait for the pace. A sender
-    without rows, or one that waits for answers, learns nothing from being accepted.
+    without rows, or one that waits for answers, learns nothing from accepted requests.
 
     Each method gets the time, in seconds of one monotonic clock.
 

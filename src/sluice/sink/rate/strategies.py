@@ -141,7 +141,7 @@ class _Sent(NamedTuple):
 class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
     """Limits entries a second and entries in flight: the default, `rateLimiting=aimd`.
 
-    `Pace` learns the entries a second from what is refused for load. A request that is refused for load as a
+    `Pace` learns the entries a second from refusals for load. A request that is refused for load as a
     whole, while others were in flight, is no sign of the pace: servers answer like this that limit requests
     at a time. Such a refusal lowers the limit in flight. Once `_PATIENCE` requests were accepted since
     then, at least in part, each further one raises it. If nothing is in flight, a request of any size may be

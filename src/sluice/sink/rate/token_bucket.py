@@ -11,7 +11,7 @@ from sluice.sink.contracts import RateLimitingStrategy, RequestInfo, ResultInfo
 __all__ = ["UNLIMITED", "TokenBucketRateLimitingStrategy", "TokenUnit", "tokens_of"]
 
 UNLIMITED: Final = 2**31 - 1  # entries of a request
-_ROUNDING: Final = 1e-6  # tokens are sums of fractions: nobody waits for less than this
+_ROUNDING: Final = 1e-6  # tokens are sums of fractions: no task waits for less than this
 
 TokenUnit: TypeAlias = Literal["records", "bytes", "requests"]
 
@@ -22,10 +22,11 @@ def tokens_of(request: RequestInfo, unit: TokenUnit) -> int:
 
 
 class TokenBucketRateLimitingStrategy(RateLimitingStrategy):
-    """Sends at most `rate` tokens' worth a second on average, and `burst` at once, whatever is accepted.
+    """Sends at most `rate` tokens' worth a second on average, and `burst` at once, regardless of answers.
 
-    A request takes its tokens each time it is sent. One that needs more than the burst, such as a large entry
-    if bytes are counted, is sent when the bucket is full. It leaves a debt that later requests wait for.
+    A request takes its tokens each time it is sent. A request that needs more than the burst, such as a large
+    entry if bytes are counted, is sent when the bucket is full. It leaves a debt that later requests wait
+    for.
 
     Args:
         rate: tokens a second.

@@ -76,7 +76,7 @@ class SinkFigures:
         refused: how often a record was not accepted: refused, in a request that failed, or that timed out.
         timeouts: requests that were not answered in time.
         dead_letters: records that can never be delivered and were kept as dead letters.
-        records_out, bytes_out: in all requests, what was sent again included (FLIP-171).
+        records_out, bytes_out: in all requests, including repeated ones (FLIP-171).
         refused_by_code: `refused` by the code of the error; at most 32 codes and ``other``.
         send_time: of requests that have ended: from when one was sent until it was answered, had failed or
             had timed out (FLIP-171).
@@ -116,7 +116,7 @@ class SinkFigures:
             counted[UNKNOWN] = counted.get(UNKNOWN, 0) + missing
         total, left = sum(counted.values()), records
         for code, count in sorted(counted.items()):
-            share = left * count // total  # exact where an entry is a record; the last code gets what is left
+            share = left * count // total  # exact if an entry is a record; the last code gets the rest
             total -= count
             left -= share
             if share:
@@ -186,7 +186,7 @@ def own_figures(owner: Any, name: str) -> dict[str, float]:
             for key, value in owner.figures().items()
             if isinstance(value, int | float) and math.isfinite(value)
         }
-    except Exception:  # noqa: BLE001 - every record is delivered, whatever the figures are
+    except Exception:  # noqa: BLE001 - every record is delivered, even if the figures fail
         _log.warning("%s: its own figures are left out: 'figures' has failed", name, exc_info=True)
         return {}
     return dict(sorted(found.items())[:_MOST_NAMES])

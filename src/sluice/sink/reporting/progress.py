@@ -28,7 +28,7 @@ class SinkProgress:
             limiting strategy of a task lets be in flight.
         rate: entries a second that the strategies have learnt, or are set to, summed over the tasks; None if
             they have no rate, as with `tokenBucketScope=query`.
-        records_out, bytes_out: in all requests, what was sent again included.
+        records_out, bytes_out: in all requests, including repeated ones.
         send_time_p50, send_time_p95, send_time_max: seconds from when a request was sent until it was
             answered, had failed or had timed out, of the requests of all tasks. The first two are off by at
             most 2.2 %. None without requests, as the next four.

@@ -32,7 +32,7 @@ class TakenEntries(Generic[EntryT]):
 
 
 def measured(entries: list[EntryT], sizes: list[int]) -> TakenEntries[EntryT]:
-    """All of these entries, whatever room there is."""
+    """All of these entries, even if there is no room."""
     return TakenEntries(entries, sizes, max(sizes, default=0), sum(sizes))
 
 

@@ -35,7 +35,7 @@ _NO_CLASS: Final = (KeyError, NotImplementedError)
 
 _MAX_DEPTH: Final = 100
 # Bits from which on a number becomes its hexadecimal text. Below, it has fewer than 640 digits, which Python
-# writes and reads in decimal, whatever its limit is set to.
+# writes and reads in decimal under any limit.
 _LONG_INT: Final = 2_000
 
 

@@ -149,8 +149,8 @@ def not_run_by_a_call(function: object) -> str:
 def run(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Calls a synchronous method, and returns what it returned.
 
-    `adopted` refuses methods that are coroutine functions themselves. A plain one may call another one that
-    is, or be a decorator's.
+    `adopted` refuses methods that are coroutine functions themselves. A plain method may call a coroutine
+    function, or be a decorator's.
 
     Raises:
         SluiceError: what it returned would have to be awaited or iterated over.
@@ -158,7 +158,7 @@ def run(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     returned = method(*arguments, **named)
     if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
         if inspect.iscoroutine(returned):
-            returned.close()  # or Python warns that nobody has awaited it
+            returned.close()  # or Python warns that it was never awaited
         owner = getattr(method, "__self__", None)
         name = getattr(method, "__name__", "a method")
         raise SluiceError(

@@ -1,1 +1,1 @@
-"""One task's writer: buffers entries, sends requests, and repeats what was refused (FLIP-171)."""
+"""One task's writer: buffers entries, sends requests, and repeats refused entries (FLIP-171)."""

@@ -78,7 +78,7 @@ class Batch(Generic[EntryT]):
 
     @property
     def items(self) -> list[Buffered]:
-        """The entries with what is known of them; a new list each time."""
+        """The entries with their state; a new list each time."""
         return [*self.returned, *chain.from_iterable(self.chunks)]
 
     def find(self, entries: Collection[EntryT], besides: Sequence[Buffered] = ()) -> Sequence[Buffered]:
@@ -106,9 +106,9 @@ class RequestBuffer(Generic[EntryT]):
     With several requests in flight, answers come in any order. Entries are put back by their number, so those
     of an earlier request are ahead of those of a later one, whichever was answered first.
 
-    An entry that is put back waits until it is due. Until then others pass it: one that keeps failing does
-    not hold up the rest. It counts for `len` and `size_in_bytes`, but `head`, `measure` and `take` do not see
-    it before `release`.
+    An entry that is put back waits until it is due. Until then others pass it: an entry that keeps failing
+    does not hold up the rest. It counts for `len` and `size_in_bytes`, but `head`, `measure` and `take` do
+    not see it before `release`.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class RequestBuffer(Generic[EntryT]):
         self._queue(chunk)
 
     def put_back(self, items: Sequence[Buffered]) -> None:
-        """Queues entries again that were taken before; one that is due at some time waits for `release`."""
+        """Queues entries again that were taken before; an entry that is due later waits for `release`."""
         for item in items:
             if item.due > -math.inf:
                 heapq.heappush(self._waiting, (item.due, item))

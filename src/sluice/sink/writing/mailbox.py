@@ -78,7 +78,7 @@ class Mailbox(Generic[MessageT]):
                 self._sleep(self._task_thread, wake_at)
 
     def acquire_when_due(self) -> bool:
-        """Makes the background flusher the owner, when nobody is and there is something to do.
+        """Makes the background flusher the owner, if there is no owner and there is something to do.
 
         Returns:
             True as the owner; False, without ownership, when the mailbox is closed.

@@ -15,8 +15,8 @@ _log = logging.getLogger(__name__)
 # The pause of an entry that was not accepted, and of all entries while the destination accepts none. The
 # number of attempts is bounded by maxRetryDuration, not by max_retries.
 PAUSES: Final = Backoff(max_retries=0, base=0.1, max=5.0, exponent=2.0)
-# So many requests in a row without an accepted entry are an outage. If half of all requests fail, whatever
-# the load is, that happens once in 8,000.
+# So many requests in a row without an accepted entry are an outage. If half of all requests fail, under any
+# load, that happens once in 8,000.
 _OUTAGE: Final = 12
 
 
@@ -47,7 +47,8 @@ class Outage:
         """Whether the next request should have a single entry, as every second one.
 
         It may not be an outage at all: a service that refuses requests as a whole may have no room for large
-        ones, as long as others send smaller ones. But a single entry may be one that is always refused.
+        ones, as long as others send smaller ones. But a single entry may be one that the service always
+        refuses.
         """
         return self._pauses % 2 == 1
 

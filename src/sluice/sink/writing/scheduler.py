@@ -1,4 +1,4 @@
-"""The decisions of the async sink: what to send, when to wait, what to send again, when to give up.
+"""Makes the decisions of the async sink: what to send, when to wait, what to send again, and when to give up.
 
 No threads, no clock, no I/O: every method gets the time. The writer adds threads and time, and calls
 the scheduler from one thread at a time.
@@ -39,10 +39,10 @@ __all__ = ["Request", "SinkScheduler"]
 
 EntryT = TypeVar("EntryT")
 
-# The shortest wait for a strategy (seconds): after a shorter one, rounding might have it block once more.
+# The shortest wait for a strategy (seconds): after a shorter one, rounding might make it block once more.
 _SHORTEST_WAIT: Final = 0.001
 _NANOSECONDS: Final = 1_000_000_000  # of a second
-_REJECTED: Final = "rejected"  # the code of entries that are refused for good, which have a reason instead
+_REJECTED: Final = "rejected"  # the code of rejected entries, which have a reason instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Request(Generic[EntryT]):
     """One request in flight.
 
     Attributes:
-        records: the user's, when it was sent. Of an entry that is refused for good the destination may since
-            have taken out those that were accepted.
+        records: the number of the user's records when it was sent. From a rejected entry, the destination may
+            since have removed the accepted ones.
     """
 
     number: int
@@ -115,8 +115,10 @@ class SinkScheduler(Generic[EntryT]):
         self._last_cause = RefusalCause("", "")
         self._standstill = Standstill(name)
         self.failure: BaseException | None = None
-        self.rejected: list[Rejection[EntryT]] = []  # the caller removes what it has taken care of
-        self.to_cancel: list[Request[EntryT]] = []  # timed out; the caller removes what it has cancelled
+        self.rejected: list[Rejection[EntryT]] = []  # the caller removes those that it has handled
+        self.to_cancel: list[
+            Request[EntryT]
+        ] = []  # timed out; the caller removes those that it has cancelled
         self.figures = SinkFigures()
         self._observed_at: float | None = None  # until when `in_flight` and `buffered` are in the figures
 
@@ -131,12 +133,12 @@ class SinkScheduler(Generic[EntryT]):
 
     @property
     def room_in_bytes(self) -> int:
-        """How many bytes more may wait to be sent; the last entry that is added may have more."""
+        """How many more bytes may wait to be sent; the last added entry may exceed this."""
         return max(0, self._config.max_buffered_bytes - self._buffer.size_in_bytes)
 
     @property
     def idle(self) -> bool:
-        """All that was added has been acknowledged or rejected, and no request is running any more."""
+        """Whether all added entries have been acknowledged or rejected, and no request is running."""
         return not self._buffer and not self.running
 
     @property
@@ -159,7 +161,7 @@ class SinkScheduler(Generic[EntryT]):
         """When `advance` is due again if no answer comes before; infinity if only an answer matters."""
         if self.failure is not None:
             return math.inf
-        # What waits to be sent again is not sent before a pause of all ends.
+        # Entries that wait to be sent again are not sent before a pause for all ends.
         times = [self._next_try, max(self._buffer.next_due, self._pause_until)]
         if self._in_flight:
             oldest = next(iter(self._in_flight.values()))
@@ -173,14 +175,14 @@ class SinkScheduler(Generic[EntryT]):
     # --- events ---------------------------------------------------------------------------------------
 
     def add(self, entries: Sequence[EntryT], sizes: Sequence[int], now: float) -> None:
-        """Queues entries, of `sizes` in bytes; no more than there is `room` for."""
+        """Queues entries, with their `sizes` in bytes; no more than `room` allows."""
         self._observe(now)
         self._buffer.add(entries, sizes, now)
 
     def complete(
         self, number: int, result: SubmitResult[EntryT], now: float, *, answered_at: float | None = None
     ) -> None:
-        """A request was answered: its entries were accepted, or some of them refused or rejected.
+        """Handles an answer: all entries were accepted, or some of them refused or rejected.
 
         Args:
             number: of the request.
@@ -227,9 +229,8 @@ class SinkScheduler(Generic[EntryT]):
         now: float,
         answered_at: float | None = None,
     ) -> None:
-        """A request failed as a whole: none of its entries is known to have been accepted.
-
-        Args are those of `complete`; `fatal` tells whether the destination will accept nothing any more.
+        """Handles a request that failed as a whole: none of its entries is known to have been accepted. The
+        arguments are those of `complete`; `fatal`: the destination will accept nothing any more.
         """
         ended_at = now if answered_at is None else answered_at
         request = self._end_request(number, now, ended_at)
@@ -245,11 +246,11 @@ class SinkScheduler(Generic[EntryT]):
             self._wait_for(error.retry_after, now)
 
     def record_dead_letter(self) -> None:
-        """A record that can never be delivered was put aside."""
+        """Counts a record that can never be delivered and became a dead letter."""
         self.figures.dead_letters += 1
 
     def stop(self, failure: BaseException) -> None:
-        """Nothing more is sent. Only the first failure is kept: later ones follow from it."""
+        """Stops sending. Only the first failure is kept, because later ones follow from it."""
         if self.failure is None:
             self.failure = failure
 
@@ -278,7 +279,7 @@ class SinkScheduler(Generic[EntryT]):
         return requests
 
     def _observe(self, now: float) -> None:
-        """Takes into the figures how much was in flight and buffered until now, since the last event."""
+        """Adds to the figures how much was in flight and buffered since the last event."""
         since = now if self._observed_at is None else self._observed_at
         elapsed = round(now * _NANOSECONDS) - round(since * _NANOSECONDS)
         self._observed_at = now
@@ -297,8 +298,9 @@ class SinkScheduler(Generic[EntryT]):
         if not draining and not self._is_batch_due(head, most, now):
             self._next_try = head.arrived + self._config.max_time_in_buffer
             return 0
-        # In an outage, one request at a time finds out whether it is over. Requests that timed out and still
-        # run come on top. None may run for 2 * request_timeout, so there are no more than may be in flight.
+        # In an outage, one request at a time checks whether it is over. Timed-out requests that still run are
+        # not counted. None may run for 2 * request_timeout, so there are no more of them than may be in
+        # flight.
         if len(self._in_flight) >= (1 if self._outage.is_on else self._config.max_in_flight_requests):
             return 0  # until an answer comes
         if now < self._pause_until:
@@ -325,12 +327,12 @@ class SinkScheduler(Generic[EntryT]):
 
     @property
     def _pause_until(self) -> float:
-        """Nothing is sent before: the destination is in an outage, or asks for no request."""
+        """The time before which nothing is sent, because of an outage or a requested pause."""
         return max(self._outage.pause_until, self._retry_after_until)
 
     @property
     def _most_entries(self) -> int:
-        """Entries of the next request, at most. A strategy of the user's may compute a fraction."""
+        """The most entries of the next request. A custom strategy may compute a fraction."""
         if self._outage.tries_one_entry:
             return 1
         allowed = checked_number(self._strategy.max_batch_size, "max_batch_size", self._name)
@@ -338,7 +340,7 @@ class SinkScheduler(Generic[EntryT]):
 
     @property
     def _most_bytes(self) -> int:
-        """Bytes of the next request, unless its first entry alone has more."""
+        """The most bytes of the next request, unless its first entry alone has more."""
         allowed = checked_number(
             self._strategy.max_batch_size_in_bytes, "max_batch_size_in_bytes", self._name
         )
@@ -405,7 +407,7 @@ class SinkScheduler(Generic[EntryT]):
         return oldest.sent_at + 2 * self._config.request_timeout
 
     def _give_up_running(self, now: float) -> None:
-        """A request that is carried out after its epoch may write over rows of a later one."""
+        """Fails the task, because a request that runs after its epoch may overwrite rows of a later one."""
         if self._timed_out and now >= self._give_up_running_at:
             timeout = self._config.request_timeout
             self.stop(
@@ -442,9 +444,9 @@ class SinkScheduler(Generic[EntryT]):
     ) -> None:
         """Queues entries again, in their order: to be sent next, or after their pause.
 
-        With `skip_pause` an entry that is refused for the first time is sent again at once: against load, the
-        pace of the strategy helps. `complete` sets it if all that an answer refuses was refused for load.
-        Entries of a request that failed as a whole always pause.
+        With `skip_pause` the first refusal of an entry has no pause, because the strategy's pace already
+        limits the load. `complete` sets it if all refused entries of an answer were refused for load. Entries
+        of a request that failed as a whole always pause.
         """
         refused = self._records(_entries(failed))
         self.figures.refuse(refused, cause.codes or {cause.code: len(failed)}, len(failed))
@@ -454,7 +456,7 @@ class SinkScheduler(Generic[EntryT]):
                 f"{refused} of {self._records(request.batch)} records were not accepted (failOnError is true)"
             )
             self.stop(ServiceError(f"{self._name}: {text}: {cause.text}", target=self._name, code=cause.code))
-        # One draw for all: entries that were refused together are sent again together.
+        # One random pause for all: entries that were refused together are sent again together.
         jitter = self._jitter()
         failed = [
             item._replace(
@@ -472,7 +474,7 @@ class SinkScheduler(Generic[EntryT]):
             self._outage.record_failure(request.sent_at, now, jitter)
 
     def _wait_for(self, seconds: float | None, now: float) -> None:
-        """Sends nothing for as long as the destination asks for; None if it does not ask."""
+        """Sends nothing for as long as the destination asks; None if it does not ask."""
         if seconds is not None:
             self._retry_after_until = max(self._retry_after_until, now + seconds)
 
@@ -492,7 +494,7 @@ class SinkScheduler(Generic[EntryT]):
         )
 
     def _stop_if_overdue(self, items: Sequence[Buffered], now: float) -> float:
-        """Stops for entries that have been refused for too long; returns when the first of all will be."""
+        """Stops if an entry has been refused for too long; returns when the first one will be."""
         patience = self._config.max_retry_duration
         overdue = [item for item in items if now >= item.refused_since + patience]
         if overdue:

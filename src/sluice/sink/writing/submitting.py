@@ -59,7 +59,7 @@ class Submitter(Generic[EntryT]):
             submitted = self._submitted(request)
             if inspect.isawaitable(submitted):
                 if inspect.iscoroutine(submitted):
-                    submitted.close()  # or Python warns that nobody has awaited it
+                    submitted.close()  # or Python warns that it was never awaited
                 text = f"{self.name}: submit returned an awaitable; make it `async def submit`"
                 raise MistakeError(text)  # noqa: TRY301
             return self._answer(request, submitted)
@@ -129,7 +129,7 @@ _ALLOWED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def _problem_of(returned: Any) -> str:
-    """What is wrong with it, whatever was submitted; empty if nothing is."""
+    """The problem with the submitted object; empty if there is none."""
     if not isinstance(returned, SubmitResult):
         return (
             f"no SubmitResult, but {kind_of(returned)}: allowed is a SubmitResult, with the entries that "

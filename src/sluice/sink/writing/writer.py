@@ -1,7 +1,7 @@
 """The async sink's writer (FLIP-171): threads and time around `SinkScheduler`.
 
-Request threads post their answers to the mailbox. The thread that owns the writer's state, see
-`sluice.sink.writing.mailbox`, collects them there. Nothing else crosses a thread.
+Request threads post their answers to the mailbox. The thread that owns the writer's state (see
+`sluice.sink.writing.mailbox`) collects them there. Threads share nothing else.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 # How long `close` waits for requests in flight (seconds); `readTimeout` of the AWS destinations is as long.
 _LONGEST_CLOSE: Final = 60.0
 _FIRST_ROWS: Final = 100
-"""If so many rows are refused for their own sake before one is accepted, the cause is hardly the rows."""
+"""If this many rows are rejected before one is accepted, the cause is probably not the rows."""
 
 _Requests: TypeAlias = (
     RequestThreads[Request[EntryT], Answer[EntryT]] | RequestLoop[Request[EntryT], Answer[EntryT]]
@@ -65,20 +65,20 @@ class AsyncSinkWriter(Generic[EntryT]):
     """Batches entries, and sends several requests at a time until every entry has been acknowledged.
 
     Call `write` for every batch of rows, `flush` at the end of an epoch, and `close` in any case; one thread
-    at a time. What fails in the background is raised by the next `write` or `flush`, and every error by
-    every later call: not all rows before it are written.
+    at a time. The next `write` or `flush` raises errors of the background. Every later call raises the same
+    error again, because not all earlier rows are written.
 
     Memory holds at most ``max_buffered_requests`` entries that wait to be sent (and at most
     ``max_batch_size_in_bytes * max_in_flight_requests`` bytes of them, and one entry more), and
-    ``max_in_flight_requests`` requests in flight. Entries are taken from the converter as there is room for
-    them. On top comes what the converter has made at once: all rows of a batch by some; with a dead letter
-    queue, of about one request. Refused entries may exceed the first bound by as much as they left the
-    second. Requests that timed out but still run come on top: with those in flight, at most
-    ``2 * max_in_flight_requests``. They hold back the next entry of an ordering key, and `flush` waits for
-    them; one that runs for ``2 * request_timeout`` is fatal.
+    ``max_in_flight_requests`` requests in flight. Entries are taken from the converter when there is room for
+    them. Entries that a converter makes at once come in addition: some convert a whole batch; with a dead
+    letter queue, about one request. Refused entries may exceed the first bound by as many entries as have
+    left the second. Timed-out requests that still run come in addition: together with those in flight, at
+    most ``2 * max_in_flight_requests``. They hold back the next entry of an ordering key, and `flush` waits
+    for them; after ``2 * request_timeout`` they are fatal.
 
     If the destination's `submit` is a coroutine function, requests run on one event loop instead of threads,
-    within the same bounds. Those that time out are cancelled, and by `close` those that are running.
+    within the same bounds. A request that times out is cancelled, and `close` cancels running ones.
 
     Attributes:
         name: the destination's, for messages.
@@ -86,13 +86,13 @@ class AsyncSinkWriter(Generic[EntryT]):
     Args:
         destination: where to write to. The writer closes it.
         config: bounds and durations.
-        rate_limiting: the strategy; it may have learnt something before, and may outlive the writer. It is
-            handed the clock: see `RateLimitingStrategy.use_clock`.
+        rate_limiting: the strategy; it may come from an earlier writer, and may outlive this one. It gets the
+            clock: see `RateLimitingStrategy.use_clock`.
         clock: monotonic seconds.
-        dead_letters: takes what can never be delivered: rows that the converter refuses, entries that the
-            destination rejects, and with ``oversized_records="deadLetter"`` those that are too large. Without
-            it, each of them is fatal. The writer closes it.
-        converter: makes entries of rows in the place of the destination's own; None: the latter does.
+        dead_letters: the queue for undeliverable records: rows that the converter refuses, entries that the
+            destination rejects, and with ``oversized_records="deadLetter"`` oversized entries. Without it,
+            each of these is fatal. The writer closes it.
+        converter: converts rows instead of the destination's own converter; None: the latter.
 
     Raises:
         ValueError: ``oversized_records`` is ``deadLetter``, and there is no dead letter queue.
@@ -149,7 +149,7 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     @property
     def figures(self) -> SinkFigures:
-        """What the writer has done so far; exact after `flush`, and with the destination's own figures."""
+        """The writer's figures so far, including the destination's own; exact after `flush`."""
         figures = self._scheduler.figures.copy()
         figures.destination = own_figures(self._destination, self.name)
         return figures
@@ -161,7 +161,7 @@ class AsyncSinkWriter(Generic[EntryT]):
 
         Args:
             schema: of the rows.
-            origin: the task, for the converter; None: it learns the destination's name alone.
+            origin: the task, for the converter; None: the converter only learns the destination's name.
 
         Raises:
             OptionError: the destination cannot take such rows.
@@ -174,10 +174,10 @@ class AsyncSinkWriter(Generic[EntryT]):
 
         Raises:
             OptionError: the destination cannot take such rows, and `open` was not called.
-            InvalidRecordError: a row can never be delivered, and nothing takes dead letters; or the first
+            InvalidRecordError: a row can never be delivered, and there is no dead letter queue; or the first
                 100 rows became dead letters.
-            Exception: an error that the destination calls fatal, or a `SluiceError` because a record was
-                refused for longer than ``max_retry_duration``.
+            Exception: a fatal error of the destination, or a `SluiceError` because a record was refused for
+                longer than ``max_retry_duration``.
         """
         with self._ownership():
             if not self._opened:
@@ -195,9 +195,8 @@ class AsyncSinkWriter(Generic[EntryT]):
                 self._fail_if_all_are_refused()
 
     def flush(self) -> None:
-        """Sends everything; returns when all entries are acknowledged and all dead letters durable.
-
-        No request is running by then, not even one that has timed out.
+        """Sends everything; returns when all entries are acknowledged and all dead letters durable. By then
+        no request is running, not even a timed-out one.
 
         Raises:
             Exception: as `write` does.
@@ -217,7 +216,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         May be called several times, and after any failure. Closes everything, even if a step fails.
 
         Raises:
-            Exception: what failed first.
+            Exception: the first failure.
         """
         if self._closed:
             return
@@ -227,7 +226,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         for step in (*steps, self._close_dead_letters, self._close_destination):
             try:
                 step()
-            except BaseException as error:  # noqa: BLE001, PERF203 - the other steps first, then it is raised
+            except BaseException as error:  # noqa: BLE001, PERF203 - raised after the other steps
                 if first is None:
                     first = error
                 else:
@@ -267,14 +266,14 @@ class AsyncSinkWriter(Generic[EntryT]):
 
     @contextlib.contextmanager
     def _ownership(self) -> Iterator[None]:
-        """Makes the task's thread the owner; leaves what is due later to the background flusher."""
+        """Makes the task's thread the owner; at the end, the background flusher takes over."""
         if self._closed:
             raise SluiceError(f"{self.name}: the writer is closed")
         self._mailbox.acquire()
         try:
             yield
         except BaseException as error:
-            # Rows or answers may be lost on the way: no later call may say that all is well.
+            # Rows or answers may be lost, so no later call may succeed.
             self._scheduler.stop(error)
             raise
         finally:
@@ -289,7 +288,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         )
         try:
             flusher.start()
-        except RuntimeError as error:  # the system has no thread left; raised by the next write or flush
+        except RuntimeError as error:  # the system has no threads left; raised by the next write or flush
             self._scheduler.stop(error)
         else:
             self._background_flusher = flusher
@@ -318,7 +317,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         return min(self._scheduler.room, self._config.max_batch_size)
 
     def _fitting(self, taken: TakenEntries[EntryT], start: int) -> int:
-        """How many entries from `start` on there is room for; the last one may need more than is left."""
+        """For how many entries from `start` on there is room; the last one may need more than is left."""
         most = min(self._most_at_once, len(taken.entries) - start)
         room = self._scheduler.room_in_bytes
         if taken.total <= room:
@@ -370,7 +369,7 @@ class AsyncSinkWriter(Generic[EntryT]):
             fatal = self._is_fatal(error)
             self._scheduler.fail(answer.request, error, fatal=fatal, now=now, answered_at=answer.at)
         except Exception as other:
-            # The destination cannot judge the error, or the error cannot say what it is: both are shown.
+            # The destination cannot judge the error, or the error has no text: both are shown.
             raise other from error
 
     def _raise_failure(self) -> None:

@@ -1,11 +1,12 @@
-"""Plans batches of finite splits; its offsets say which splits are done, and how far others are.
+"""Plans batches of finite splits; its offsets record which splits are done, and how far others have been
+read.
 
 JSON, version 1::
 
     {"version": 1, "splits": {"a.json": {"done": true}, "b.json": {"at": 4096, "split": "etag-2"}}}
 
-A split that is not there has not been begun. ``split`` is its version, where it has one. Where the source
-forgets splits that are done, ``unlisted`` says since when (milliseconds since the epoch) one is not listed.
+A missing split has not been read yet. ``split`` is its version, if it has one. If the source forgets finished
+splits, ``unlisted`` is the time from which on the split was no longer listed (milliseconds since the epoch).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _AT_ONCE: Final = 16
-"""Splits whose ends are asked for side by side."""
+"""How many splits' ends are requested in parallel."""
 
 ResultT = TypeVar("ResultT")
 Offsets = Mapping[str, Any]
@@ -39,7 +40,7 @@ Offsets = Mapping[str, Any]
 
 
 class _Source(Protocol):
-    """What is asked of a `sluice.source.SplitSource` here."""
+    """The methods of a `sluice.source.SplitSource` that this module calls."""
 
     name: ClassVar[str]
     FORGETS_AFTER: ClassVar[float | None]
@@ -51,7 +52,7 @@ class _Source(Protocol):
 
 
 class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
-    """The `SplitEnumerator` of a `SplitSource`. It keeps nothing that cannot be made again.
+    """The `SplitEnumerator` of a `SplitSource`. All its state can be rebuilt.
 
     Args:
         source: lists splits.
@@ -103,7 +104,7 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         return {"version": _VERSION, "splits": {}}
 
     def stop_at_available(self) -> None:
-        """The run takes the splits that are listed now, and no others."""
+        """Limits the run to the splits that are listed now."""
         self._targets = None
         self._patiently(self._list)
         self._targets = frozenset(self._listing or ())
@@ -112,18 +113,18 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         """Where a batch from `start` ends. It takes splits in the order in which they are listed.
 
         Raises:
-            DataLossError: a split that was read in part is gone, or one that was read was replaced, and the
-                query has to fail.
+            DataLossError: a partly read split is missing, or a read split was replaced, and the query has to
+                fail.
             ServiceError: splits cannot be listed.
             SourceRuleError: see `SourceRuleError`.
         """
         listing = self._current()
         known = self._nothing_new
         if known is not None and known[0] is start and known[1] is listing:
-            return start  # Spark asks some 90 times a second, and there may be 100,000 splits
+            return start  # Spark asks about 90 times a second, and there may be 100,000 splits
         begun = _splits(start)
         if listing is self._planned_with and any(not entry.get("done") for entry in begun.values()):
-            listing = self._current(is_due=True)  # the rest of a split may be that of another one by now
+            listing = self._current(is_due=True)  # the rest may belong to another version of the split by now
         self._planned_with = listing
         positions = self._without_lost(begun, listing)
         room = _Room(limits)
@@ -145,7 +146,7 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         """The parts of splits between two offsets, in the order of the listing.
 
         Raises:
-            DataLossError: a split of the batch is gone or replaced, and the query has to fail.
+            DataLossError: a split of the batch is missing or was replaced, and the query has to fail.
         """
         begun, ended = _splits(start), _splits(end)
         changed = {
@@ -203,7 +204,8 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         kept = dict(begun)
         for split_id, entry in begun.items():
             split, is_done = listing.get(split_id), entry.get("done")
-            # What was read to its end may go. A log of before the split had versions does not tell one.
+            # A split that was read to its end may be missing. Offsets from before splits had versions name no
+            # version.
             if is_done and (split is None or "split" not in entry):
                 continue
             if split is None or split.version != entry.get("split", ""):
@@ -274,7 +276,7 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         return self._ends[key]
 
     def _patiently(self, call: Callable[[], ResultT]) -> ResultT:
-        """What a batch cannot do without is asked for again where it fails for a reason that may pass."""
+        """Repeats a call that the batch needs, if it fails with a retryable error."""
         return self._retrier.call(patient(self._settings.read_retry_duration), call)
 
     def _text_of(self, split: FiniteSplit, position: Any) -> str:
@@ -340,7 +342,7 @@ class _Room:
     def take(self, end: SplitEnd) -> bool:
         """Whether the range that ends there is in the batch. The first one always is."""
         limits = self._limits
-        # What is not known fills the batch, whichever limit there is.
+        # A split of unknown size fills the batch, under any limit.
         unknown = (limits.records is not None and end.records is None) or (
             limits.bytes is not None and not end.size
         )
@@ -358,7 +360,7 @@ class _Room:
 
 
 def _splits(offsets: Offsets) -> dict[str, Mapping[str, Any]]:
-    """Raises SluiceError where these are no such offsets."""
+    """Raises SluiceError if the value is no such offsets."""
     try:
         if offsets["version"] != _VERSION:
             raise SluiceError(
@@ -371,12 +373,12 @@ def _splits(offsets: Offsets) -> dict[str, Mapping[str, Any]]:
 
 
 def _is_left_out(begun: Mapping[str, Any] | None, ended: Mapping[str, Any]) -> bool:
-    """Whether `advance` has left out the rest of a split, which is gone or was replaced."""
+    """Whether `advance` has left out the rest of a split, because it is missing or was replaced."""
     return begun is not None and begun.get("split") != ended.get("split")
 
 
 def _rises(before: Any, after: Any) -> bool:
     try:
         return bool(before < after)
-    except TypeError:  # what does not compare is the source's own business
+    except TypeError:  # the source checks positions that do not compare
         return True

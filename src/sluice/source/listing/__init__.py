@@ -1,1 +1,1 @@
-"""Which splits there are, and what it means that one is gone."""
+"""Which splits exist, and whether a missing one is a data loss."""

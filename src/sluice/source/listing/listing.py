@@ -1,7 +1,7 @@
 """Lists splits, and decides which of them exist (FLIP-27's split discovery).
 
-A split exists if the last listing has it. Listings are only eventually consistent: a split that an earlier
-listing of this run had also exists, unless the service says that this split is gone.
+A split exists if the last listing has it. Listings are only eventually consistent: a split of an earlier
+listing of this run also exists, unless the service says that this split is missing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ _log = logging.getLogger(__name__)
 _LISTING_DELAY = 60 * MICROS_PER_SECOND
 """How long a split may exist before listings have it (microseconds)."""
 _LONGEST_WAIT = 3.0
-"""Seconds that planning waits for a listing if it has an older one. A listing takes some 50 ms; while the
-service refuses it, its retries take half a minute."""
+"""Seconds that planning waits for a listing if it has an older one. A listing takes about 50 ms; while the
+service refuses it, its retries take half a minute.
+"""
 _SHORTEST_INTERVAL = 0.5
-"""Seconds between two listings, at least. For some seconds the service may give the same stale listing."""
+"""The shortest time between two listings (seconds). For some seconds the service may return the same stale
+listing.
+"""
 _RELISTING_PAUSE = 2.0
-"""Seconds between two listings while planning waits for splits that exist and are not listed."""
+"""Seconds between two listings while planning waits for existing splits that are not listed."""
 _LONGEST_START = 30.0
-"""Seconds that the start of a query waits for parents. A log may give iterators of expired splits."""
+"""Seconds for which the start of a query waits for parents. A log may return iterators of expired splits."""
 _WARNING_INTERVAL = 30.0
 """Seconds between two warnings that splits are missing."""
 
@@ -112,11 +115,12 @@ class Lister:
         self._failing_since: float | None = None
 
     def current(self) -> Listing:
-        """The last listing. If it is too old, stale or missing, a new one, unless that takes too long.
+        """The last listing, or a new one if the last is too old, stale or missing; still the last if a new
+        one takes too long.
 
         Raises:
             ServiceError: a stream does not exist, or the service does not answer. If there is an older
-                listing, only errors that will not pass.
+                listing, only permanent errors are raised.
         """
         listing = self._listing
         if listing is None:
@@ -127,7 +131,7 @@ class Lister:
                 return listing
             self._pending, self._is_stale = _in_background(self._ask), False
         wait = self._longest_wait if self._failing_since is None else 0.0
-        # Not by the timeout of `result`: since Python 3.11 a TimeoutError of the log looks the same.
+        # The timeout of `result` would not do: since Python 3.11 a TimeoutError of the log looks the same.
         if not wait_for((self._pending,), wait).done:
             self._go_on(f"no answer in {wait:g} s")
             return listing
@@ -135,7 +139,7 @@ class Lister:
         try:
             return self._accept(pending.result())
         except (ServiceError, TimeoutError) as error:
-            # The splits of the last listing can be read meanwhile.
+            # Meanwhile, the splits of the last listing can be read.
             if isinstance(error, ServiceError) and not self._will_pass(error):
                 raise
             self._go_on(str(error) or type(error).__name__)
@@ -143,16 +147,16 @@ class Lister:
             return listing
 
     def mark_stale(self) -> None:
-        """Makes `current` list again: a split is gone, or has ended and its children are needed."""
+        """Makes `current` list again: a split is missing, or it has ended and its children are needed."""
         self._is_stale = True
 
     def complete(
         self, find_missing: Callable[[Listing], Collection[SplitId]], tries: int | None = None
     ) -> Listing:
-        """Lists until no split is missing that exists.
+        """Lists until every existing split is listed.
 
         Args:
-            find_missing: gives the splits that a listing lacks. Those that are gone count as found.
+            find_missing: returns the splits that a listing lacks. Splits that no longer exist count as found.
             tries: for the start of a query: how often an incomplete listing is repeated. The wait for missing
                 splits ends after `_LONGEST_START` then. None: it has no limit.
         """
@@ -186,11 +190,11 @@ class Lister:
     def _will_pass(self, error: ServiceError) -> bool:
         return error.retryable or (error.missing and not self._fail_on_missing)
 
-    # --- asking the service, maybe in a thread ----------------------------------------------------------
+    # --- calls of the service, maybe in a thread ----------------------------------------------------------
 
     def _ask(self) -> Listing:
         self._describe_new()
-        begun_at = self._log.server_time()  # not before: the first answers tell the time of the service
+        begun_at = self._log.server_time()  # not before: the service's time is known from its first answers
         splits = {split.id: split for stream in list(self._infos) for split in self._list(stream)}
         known, infos = ({}, {}) if self._listing is None else (self._listing.splits, self._listing.infos)
         splits |= {split: each for split, each in known.items() if split.stream not in self._infos}
@@ -231,7 +235,7 @@ class Lister:
                 self._infos.pop(stream)
             raise
 
-    # --- what became of it ------------------------------------------------------------------------------
+    # --- results of a listing ------------------------------------------------------------------------------
 
     def _accept(self, listing: Listing) -> Listing:
         was_incomplete = self._listing is not None and self._listing.is_incomplete
@@ -274,8 +278,8 @@ def _made_anew(known: Mapping[SplitId, Split], splits: Mapping[SplitId, Split]) 
 def _lacks_some(streams: Iterable[str], splits: Collection[Split]) -> bool:
     """Whether splits show that others of the streams are missing: listings are eventually consistent.
 
-    Children take over all hash keys of their parents, so a closed split shows that they are missing. A
-    parent may be missing, too, or all splits: then hash keys are.
+    Children take over all hash keys of their parents, so a closed split shows whether children are missing.
+    If a parent or all splits are missing, hash keys are missing.
     """
     ranges: dict[str, list[tuple[int, int]]] = {stream: [] for stream in streams}
     children: dict[SplitId, list[tuple[int, int]]] = {}
@@ -300,13 +304,13 @@ def _cover(parts: Iterable[tuple[int, int]], whole: tuple[int, int]) -> bool:
 
 
 def _in_background(ask: Callable[[], Listing]) -> Future[Listing]:
-    """Asks in a thread that ends with the process, however long the service is silent."""
+    """Lists in a daemon thread, which a silent service cannot keep from ending with the process."""
     answer: Future[Listing] = Future()
 
     def run() -> None:
         try:
             answer.set_result(ask())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised by `result`
             answer.set_exception(error)
 
     threading.Thread(target=run, name="sluice-discovery", daemon=True).start()

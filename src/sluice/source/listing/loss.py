@@ -1,7 +1,8 @@
-"""Checks that batches follow one another without a gap: that no split is gone, and no record expired unread.
+"""Checks that batches follow one another without a gap: no split may be missing, and no record may expire
+unread.
 
-Spark logs where each batch ends. After a stop the stream may have been resharded, its records may have
-expired, or it may be another stream of the same name.
+Spark logs only where each batch ends. While a query is stopped, the stream may be resharded, its records may
+expire, or another stream may get its name.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from sluice.source.state.split_state import SplitState
 __all__ = ["LossChecks", "missing_splits", "recreated", "unlisted_parents"]
 
 _CHECK_INTERVAL = 60.0
-"""Seconds between two of the checks that take a while."""
+"""Seconds between two of the slow checks."""
 _SHORTEST_RETENTION = 24 * 3600 * MICROS_PER_SECOND
-"""The shortest retention of Kinesis (microseconds). Any may be lowered to it at any time."""
+"""The shortest retention of Kinesis (microseconds). A longer retention may be lowered to it at any time."""
 _HINTS_PER_RETENTION = 4
-"""How often an idle query logs hints while the stream keeps a record. After a restart they tell splits that
-got no records from those whose records have expired."""
+"""How often an idle query logs hints while the stream keeps a record. After a restart, hints distinguish
+splits that got no records from splits whose records have expired.
+"""
 
 
 def recreated(offsets: Offsets, listing: Listing) -> set[str]:
@@ -39,8 +41,8 @@ def recreated(offsets: Offsets, listing: Listing) -> set[str]:
 def missing_splits(start: Offsets, listing: Listing) -> set[SplitId]:
     """The splits that a batch from `start` needs and that are not listed.
 
-    They are those that were not read to their end, and the parents of splits that have opened since `start`
-    was logged. Of a stream that is another one, nothing is needed.
+    These are the splits that were not read to their end, and the parents of splits that have opened since
+    `start` was logged. A stream that was created again needs none.
     """
     unread = {split for split, position in start.positions.items() if not isinstance(position, Closed)}
     if start.listed is not None:
@@ -58,7 +60,7 @@ def unlisted_parents(listing: Listing) -> set[SplitId]:
 
 
 class LossChecks:
-    """Tells the data loss policy what has been lost between two batches. Used by one thread.
+    """Reports to the data loss policy what was lost between two batches. Used by one thread.
 
     Args:
         probe: has the data loss policy and the clock.
@@ -81,12 +83,11 @@ class LossChecks:
         }
 
     def without_lost(self, start: Offsets, listing: Listing) -> Offsets:
-        """`start` itself, or, after a loss that is tolerated, the positions that still exist.
-
-        A stream that is another one is read from its oldest record on.
+        """`start` itself, or, after a tolerated loss, the positions that still exist. A stream that was
+        created again is read from its oldest record on.
 
         Args:
-            listing: has all splits that `start` needs, unless they are gone.
+            listing: has all splits that `start` needs and that still exist.
         """
         streams = self.report_recreated(start, listing)
         missing = missing_splits(start, listing)
@@ -117,10 +118,8 @@ class LossChecks:
         states: Mapping[SplitId, SplitState],
         readable: Iterable[SplitState],
     ) -> bool:
-        """Whether to log a batch even without records, for what the offsets say to later runs.
-
-        Once a minute also reports splits whose records may have expired unread, and that have no other record
-        to read.
+        """Whether to log a batch even without records, because later runs need its hints. Once a minute it
+        also reports splits without unread records whose records may have expired unread.
 
         Args:
             states: of all splits.
@@ -144,7 +143,7 @@ def _has_retention_changed(start: Offsets, listing: Listing) -> bool:
 
 
 def _are_hints_due(start: Offsets, listing: Listing, states: Mapping[SplitId, SplitState]) -> bool:
-    """Whether the hints that are logged are about to become older than records."""
+    """Whether the logged hints will soon be older than the oldest records."""
     oldest = {
         name: min(kept, _SHORTEST_RETENTION) // _HINTS_PER_RETENTION
         for name, kept in listing.retention.items()

@@ -269,7 +269,7 @@ class Offsets:
         return cls(positions, created, names, start, consumers, expiry, listed, starting, scan)
 
     def with_splits(self, splits: Iterable[SplitId]) -> Offsets:
-        """These offsets, with a position for each of these splits; the same object if each has one already."""
+        """The offsets, with a position for each of these splits; the same object if each has one."""
         found = {split: self.position(split) for split in splits if split not in self.positions}
         return self.with_positions({**self.positions, **found}) if found else self
 

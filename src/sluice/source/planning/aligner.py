@@ -1,4 +1,4 @@
-"""Moves the ends of a batch back to where no record is left far behind (FLIP-27's event-time alignment)."""
+"""Moves the ends of a batch back, so that no record is left far behind (FLIP-27's event-time alignment)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Aligner"]
 _log = logging.getLogger(__name__)
 
 _WAITING_LINE_INTERVAL = 30.0
-"""Seconds between two lines of the log that say which split the others wait for."""
+"""Seconds between two log lines about the split for which the others wait."""
 _MAX_CUTS = 3
 """How often a batch is cut back. Each time, other splits may turn out to be behind."""
 
@@ -29,7 +29,7 @@ End = After | Closed
 
 
 class Aligner:
-    """Aligns the ends of a batch, and reads splits where what is known of them does not show the new end.
+    """Aligns the ends of a batch, and reads a split if its known records do not show the new end.
 
     Args:
         pool: reads splits.
@@ -55,13 +55,13 @@ class Aligner:
         held: Sequence[SplitState],
         may_lag: Collection[SplitId] = (),
     ) -> dict[SplitId, End]:
-        """The ends moved back to where no record is left far behind.
+        """The ends, moved back so that no record is left far behind.
 
         Args:
             states: of the splits that may be read, parents before their children.
             ends: a split without an end does not advance.
             orphans: those of `states` whose parents do not end in the batch.
-            held: others that stay unread. Their records come after all records of their ancestors.
+            held: other splits that stay unread. Their records come after all records of their ancestors.
             may_lag: those of `orphans` and `held` that their ancestors may leave far behind. Their records
                 count as if they had arrived no earlier than the latest of those.
 
@@ -74,7 +74,7 @@ class Aligner:
         self._pool.for_each([state for state in waiting if not state.cut_points], self._find_first)
         unread, movable = [*states, *held], states
         if self._max_drift is None:
-            # Ancestors stay where they are: their records come before those that wait.
+            # Ancestors do not advance: their records come before the waiting ones.
             ancestors = _ancestors(states, waiting)
             unread, movable = waiting, [state for state in states if state.split.id not in ancestors]
         not_before: Mapping[SplitId, int] = {}
@@ -95,7 +95,7 @@ class Aligner:
                 break
             self._log_waiting(len(exceeding), bound)
             before, ends = ends, {split: end for split, end in ends.items() if split not in exceeding}
-            if attempt < _MAX_CUTS:  # a split that cannot be cut stays where it is, and may hold back others
+            if attempt < _MAX_CUTS:  # a split that cannot be cut does not advance, and may hold back others
                 end_by = partial(self._end_by, bound.instant)
                 moved: dict[SplitId, End] = self._pool.for_each(exceeding.values(), end_by)
                 ends |= {split: _earlier(end, before[split]) for split, end in moved.items()}

@@ -39,13 +39,13 @@ def alignment_bound(
 ) -> Bound | None:
     """The latest arrival that a batch may take, given where it ends in each split.
 
-    Where a split has unread records, those of its descendants arrived later, and are not looked at.
+    If a split has unread records, those of its descendants arrived later, and are ignored.
 
     Args:
         states: the splits that may have unread records after the batch, parents before their children.
         ends: a split without an end does not advance.
-        max_drift: microseconds by which a record may be later than the earliest that stays unread.
-        not_before: by split, when its records count as having arrived if they arrived earlier (microseconds).
+        max_drift: microseconds by which a record may be later than the earliest unread one.
+        not_before: by split, the arrival time that its earlier records get (microseconds).
     """
     known: list[tuple[int, SplitId]] = []
     behind: set[SplitId] = set()  # the splits with unread records, and their descendants
@@ -63,9 +63,8 @@ def alignment_bound(
 
 
 def earliest_unread(state: SplitState, end: End | None) -> int | None:
-    """A time before which no record arrived that a batch up to `end` leaves unread (microseconds).
-
-    Records of the children of a split that has ended are left, too, until the children are listed.
+    """A time before which no record arrived that a batch up to `end` leaves unread (microseconds). If a split
+    has ended, records of its children are unread, too, until the children are listed.
 
     Returns:
         None where no record can be left.
@@ -80,8 +79,8 @@ def earliest_unread(state: SplitState, end: End | None) -> int | None:
             return None
         case Reach.END if state.split.is_closed:
             return None
-        # Events of a closed split may say that it is at its tip before the one that ends it comes. Its
-        # children wait for that one, and their records may be older than those events.
+        # Before its last event, a closed split may report that it is at its tip. Its children wait for that
+        # last event, and their records may be older than the events before it.
         case Reach.TIP if state.tip_at is not None and not (state.is_pushed and state.split.is_closed):
             return state.tip_at
     return _last_known(state)
@@ -139,11 +138,11 @@ def _arrival_at(state: SplitState, taken: int, end: End | None) -> int:
 
 
 def _last_known(state: SplitState) -> int:
-    """A time before which no record arrived after those of the split that are known."""
+    """A time before which no record arrived after the known ones of the split."""
     return state.cut_points[-1].arrival if state.cut_points else _known_since(state)
 
 
 def _known_since(state: SplitState) -> int:
     """A time before which no record arrived after the position of a split that has not been read since."""
-    here = state.position  # records may be older than the query that starts at the oldest one
+    here = state.position  # a query that starts at the oldest record may be younger than its records
     return (here.caught_up_at if isinstance(here, AtHorizon) else here.last_caught_up_at) or 0

@@ -44,7 +44,9 @@ InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
 """Gives every split its starting position, from all splits and the time (microseconds)."""
 
 _LONGEST_QUIET = 1.0
-"""Seconds after which splits and subscriptions are checked without news: a subscription may be silent."""
+"""Seconds after which splits and subscriptions are checked even without news, because a subscription may be
+silent.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class _NothingNew:
 
     Attributes:
         start, listing, version: what it began with; the version is that of the subscriptions.
-        until: when to search again even so (monotonic seconds).
+        until: when to search again in any case (monotonic seconds).
     """
 
     start: Offsets
@@ -89,9 +91,9 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
 
     Args:
         settings: what to enumerate.
-        probe: reads splits; its log is the one that is enumerated.
+        probe: reads splits; the enumerator lists the splits of its log.
         planner: finds the ends of batches.
-        subscriptions: says how far pushed splits have come; all other splits are probed. Closed with the
+        subscriptions: report how far pushed splits have come; all other splits are probed. Closed with the
             enumerator.
 
     Attributes:
@@ -169,12 +171,12 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         """See `SplitEnumerator.advance`.
 
         Raises:
-            DataLossError: records after `start` are gone, and the query has to fail on data loss.
+            DataLossError: records after `start` are lost, and ``failOnDataLoss`` is true.
             ServiceError: a call failed, and retries did not help.
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
-        # Read before all else: a later version is news.
+        # Read first: a later version is news.
         version = 0 if self._subscriptions is None else self._subscriptions.version
         if self._has_nothing_new(start, version):
             return start
@@ -210,7 +212,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
     def _listing_for(self, start: Offsets) -> Listing:
         """The splits that exist, among them all that a batch from `start` needs."""
         if self._splits.wants_targets:
-            # Records that are there when the run begins may be in children that are not listed yet.
+            # Records that exist when the run begins may be in children that are not listed yet.
             self._lister.mark_stale()
             self._lister.complete(lambda _: (), _TRIES)
         if self._added is None and not start.streams.issuperset(self._settings.streams):
@@ -218,7 +220,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return self._lister.complete(partial(missing_splits, start))
 
     def _begin(self, start: Offsets, listing: Listing) -> Offsets:
-        """Where a batch begins: `start`, without what was lost, and with splits that were added or found."""
+        """Where a batch begins: `start`, without lost splits, and with added and newly found ones."""
         kept = self._loss.without_lost(start, listing)
         if kept is not start:
             self._splits.forget()
@@ -280,8 +282,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
     def millis_behind_latest(self) -> Mapping[SplitId, int]:
         """By split, how far the end of the last batch is from the tip (milliseconds).
 
-        A split is left out while that is not known: before its first answer, and when it has failed to answer
-        for 15 s.
+        A split is left out while its lag is unknown: before its first answer, and after 15 s without one.
         """
         return self._figures.lag
 
@@ -291,7 +292,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return frozenset(split for split, state in self._splits.states.items() if state.is_pushed)
 
     def newest(self, start: Offsets) -> Offsets:
-        """The newest positions that are known, planned or not."""
+        """The newest known positions, planned or not."""
         if self._nothing_new is not None and self._nothing_new.start is start:
             return start
         newer: dict[SplitId, Position] = {}
@@ -353,7 +354,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return _NothingNew(start, listing, version, min(read_at, self._clock() + _LONGEST_QUIET))
 
     def _with_added(self, base: Offsets, listing: Listing) -> Offsets:
-        """`base` itself, or, where streams were added to the query, with their starting positions."""
+        """`base` itself, or, if streams were added to the query, with their starting positions."""
         added = [stream for stream in self._settings.streams if stream not in base.streams]
         if not added:
             return base
@@ -390,8 +391,8 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         """Adds parents, hash keys and the expected number of records to the ranges. Leaves out streams that
         were created again.
 
-        Needs a listing with all splits of the batch: else children could be read before their parents, and
-        records that a reshard has moved could be read twice.
+        It needs a listing with all splits of the batch. Otherwise children could be read before their
+        parents, and records that a reshard has moved could be read twice.
         """
         if not ranges:
             return ranges
@@ -428,7 +429,7 @@ def _is_empty(start: Position, before: int | None) -> bool:
 
 
 def _expiries(ranges: Iterable[SplitRange], listing: Listing, now: int) -> dict[str, Expiry]:
-    """By stream, what has expired by now, with the retention of now: no task has to ask for it."""
+    """By stream, what has expired by now, with the current retention, so that no task has to ask for it."""
     logged = {each.split.stream: each.expiry for each in ranges}
     return {
         stream: (expiry or Expiry(listing.retention[stream], 0)).at(now, listing.retention[stream])

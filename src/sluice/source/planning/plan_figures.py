@@ -1,4 +1,4 @@
-"""The figures of the batch that was planned last: its lag behind the tip, and how many records it has."""
+"""The figures of the last planned batch: its lag behind the tip, and how many records it has."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ _LAG_LINE_INTERVAL = 10.0
 
 
 class PlanFigures:
-    """The figures of the batch that was planned last.
-
-    Args:
+    """The figures of the last planned batch. Args:
         clock: monotonic seconds.
 
     Attributes:
         lag: by split, how far the end of the batch is from the tip (milliseconds). A split is left out while
-            that is not known.
+            its lag is unknown.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -37,11 +35,11 @@ class PlanFigures:
         self._next_lag_line = -math.inf
 
     def records(self, split: SplitId, end: Position) -> int | None:
-        """How many records the batch has of a split; None where that is not known, or it ends elsewhere."""
+        """How many records of a split the batch has; None if unknown, or if the batch ends elsewhere."""
         return self._records.get((split, end))
 
     def observe(self, states: Collection[SplitState], ends: Mapping[SplitId, After | Closed]) -> None:
-        """A batch was planned, or, with no `ends`, there is nothing new."""
+        """Notes a planned batch, or, without `ends`, that nothing is new."""
         now = self._clock()
         lag: dict[SplitId, int | None] = {}
         records: dict[tuple[SplitId, Position], int] = {}

@@ -1,4 +1,4 @@
-"""Plans where the next batch ends, for all splits that may be read, side by side."""
+"""Plans where the next batch ends in each split that may be read, in parallel."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from sluice.source.state.split_state import Reach, SplitState
 __all__ = ["Planner", "PlannerSettings"]
 
 _CLOCK_DOUBT = MICROS_PER_SECOND
-"""By how much the service's clock may be ahead of what is known of it (microseconds): answers tell
-seconds."""
+"""By how much the service's clock may be ahead of the known time (microseconds): answers have whole seconds.
+"""
 
 End = After | Closed
 
 
 @dataclass(frozen=True)
 class PlannerSettings:
-    """What decides how far a batch goes.
+    """The settings that decide how far a batch goes.
 
     Attributes:
         fail_on_missing: whether a shard or stream that stays missing fails the query. Otherwise the planner
             waits for it.
-        max_drift: how much later than the earliest record that stays unread a record of a batch may have
-            arrived (microseconds). None: any time.
-        threads: how many splits are probed side by side.
-        patience: how long the reads of one split may fail before the query fails (seconds): what
-            `readRetryDuration` says. Throttling is an answer, and never fails the query.
+        max_drift: by how much a record of a batch may have arrived later than the earliest unread record
+            (microseconds). None: no limit.
+        threads: how many splits are probed in parallel.
+        patience: how long the reads of one split may fail before the query fails (seconds): the value of
+            `readRetryDuration`. Throttling counts as an answer, and never fails the query.
     """
 
     fail_on_missing: bool = True
@@ -51,7 +51,8 @@ class PlannerSettings:
 
 
 class Planner:
-    """Finds the ends of batches. Keeps nothing but threads: what is known of a split is in its state.
+    """Finds the ends of batches. It only holds threads: everything known about a split is in the split's
+    state.
 
     Args:
         probe: reads splits.
@@ -69,7 +70,9 @@ class Planner:
         self._probe = probe
         self._now = now
         self._clock = probe.settings.clock
-        self._due_until = -math.inf  # splits that may be read up to then (monotonic seconds) are read now
+        self._due_until = (
+            -math.inf
+        )  # splits that become readable before this time (monotonic seconds) are read now
         self.max_drift = settings.max_drift
         awaits_missing = not settings.fail_on_missing
         self.pool = ProbePool(probe, settings.threads, settings.patience, awaits_missing=awaits_missing)
@@ -86,10 +89,10 @@ class Planner:
         Args:
             states: of the splits that may be read, parents before their children. A child is read if its
                 parents end in the batch.
-            held: of their descendants that are left to later batches. The batch ends before their records.
+            held: states of their descendants that later batches read. This batch ends before their records.
 
         Raises:
-            DataLossError: records after a position are gone, and the query has to fail on data loss.
+            DataLossError: records after a position are lost, and ``failOnDataLoss`` is true.
             ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
         now = self._clock()
@@ -106,7 +109,7 @@ class Planner:
         return {split: end for split, end in ends.items() if end != positions[split]}
 
     def tips(self, states: Collection[SplitState]) -> dict[SplitId, End]:
-        """The exact tips of all splits as of now: where a run ends that reads what is available.
+        """The exact tips of all splits as of now: where a run with ``Trigger.AvailableNow`` ends.
 
         Raises:
             DataLossError, ServiceError: as `plan`; also if a split is missing.
@@ -138,7 +141,7 @@ class Planner:
         return self.pool.for_all(states, find)
 
     def _plan_each(self, states: Sequence[SplitState], limits: Limits) -> dict[SplitId, End]:
-        """The ends as the limits have them, whatever is left unread."""
+        """The ends by the limits alone, however old the unread records are."""
         if limits.is_none:
             return self.pool.for_each(
                 states,
@@ -157,11 +160,12 @@ class Planner:
         orphans: Sequence[SplitState],
         held: Sequence[SplitState],
     ) -> dict[SplitId, End]:
-        """The ends of a batch where alignment leaves none.
+        """The ends of a batch if alignment leaves none.
 
         Arrival times may fall from a record to one that comes after it, in its split or in a child, because
-        each host has its own clock. By arrival the second comes first, and by their order, which is kept, it
-        cannot. So the first is read although the second is left behind, or no batch would ever be planned.
+        each host has its own clock. Alignment asks for the second record first, but their order forbids it.
+        So the batch reads the first although it leaves the second behind; otherwise no batch would ever be
+        planned.
 
         Args:
             states, limits, held: as those of `plan`.
@@ -177,7 +181,7 @@ class Planner:
             return self._aligner.align(others(states), ends, others(orphans), others(held))
 
         if may_lag:
-            if not limits.is_none:  # they may have been used up for records that have to wait
+            if not limits.is_none:  # waiting records may have used them up
                 waiting = {state.split.id for state in orphans}
                 roots = [state for state in states if state.split.id not in waiting]
                 planned, _ = without_orphans(states, self._plan_each(roots, limits))
@@ -200,7 +204,7 @@ class Planner:
             if is_wanted and not state.is_pushed:
                 session.read_page(1)
             return Closed()  # nothing can follow the end of a closed split
-        # A split with unread records has to be at its tip anew, or it would hold back others by its old one.
+        # A split with unread records is read to its tip again; with its old tip it would hold back others.
         is_stale = not state.cut_points or (self.max_drift is not None and state.reach is Reach.TIP)
         if state.is_due(self._due_until) and is_stale and state.reach is not Reach.TARGET:
             if _must_be_exact(limits, state):
@@ -210,7 +214,7 @@ class Planner:
         return state.cut_at(len(state.cut_points))
 
     def _reads_for_tip(self, state: SplitState) -> bool:
-        """Whether `_plan_to_tip` may read the split, and not only look at what is known of it."""
+        """Whether `_plan_to_tip` may read the split, instead of only using its known records."""
         return not state.is_pushed and (state.split.is_closed or state.is_due(self._due_until))
 
     def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
@@ -242,7 +246,7 @@ class Planner:
         )
 
     def _sample(self, share: int, limits: Limits, session: ProbeSession, state: SplitState) -> None:
-        """Reads ahead until the density is known; often that serves several batches without another read."""
+        """Reads ahead until the density is known; that is often enough for several batches."""
         if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._due_until):
             return
         if state.cut_points and (state.reach is Reach.TIP or is_sampled(state, share)):
@@ -255,7 +259,7 @@ class Planner:
     def _cut_before(
         self, session: ProbeSession, state: SplitState, until: int | None, limits: Limits
     ) -> End | None:
-        """The end of the batch. Where its span is limited, no record may have arrived at or after `until`."""
+        """The end of the batch. If its span is limited, no record may have arrived at or after `until`."""
         count = state.count_before(until)
         needs_no_seek = count < len(state.cut_points) or state.is_exhausted or state.is_pushed
         if needs_no_seek or not state.cut_points or state.reads.unanswered_since is not None:
@@ -283,7 +287,7 @@ def _moves(states: Collection[SplitState], ends: Mapping[SplitId, End]) -> bool:
 
 
 def _must_be_exact(limits: Limits, state: SplitState) -> bool:
-    """Whether the end has to be exact, since no later batch of this run may take the rest."""
+    """Whether the end has to be exact, because no later batch of this run may take the rest."""
     return limits.may_be_last or state.target is not None
 
 
@@ -298,7 +302,7 @@ def _known_to_wait(waiting: Iterable[SplitState]) -> set[SplitId]:
 
 
 def _first_of(states: Sequence[SplitState]) -> dict[SplitId, End]:
-    """The end after the earliest record known. A batch takes at least one record, even beyond its limits."""
+    """The end after the earliest known record. A batch takes at least one record, even beyond its limits."""
     unread = {state.split.id for state in states}
     roots = [s for s in states if s.cut_points and not unread.intersection(s.split.parent_ids)]
     if not roots:

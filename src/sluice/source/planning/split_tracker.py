@@ -1,6 +1,6 @@
-"""Which splits a batch may read, what is known of each, and where the batch begins and ends in them.
+"""Tracks which splits a batch may read, their states, and where the batch begins and ends in them.
 
-As the `SplitTracker` of Flink's source for Kinesis.
+It corresponds to the `SplitTracker` of Flink's Kinesis source.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class SplitTracker:
 
     Args:
         probe: makes states.
-        planner: finds where a run ends that reads what is available.
+        planner: finds where a run with ``Trigger.AvailableNow`` ends.
         max_family: see `EnumeratorSettings`.
 
     Attributes:
         states: by split, parents before their children.
-        held: the splits that are left to later batches, though their ancestors can be read in this one.
+        held: splits for later batches, although this batch can read their ancestors.
         wants_targets: the next `move_to` finds the tip of every split, its target.
     """
 
@@ -51,7 +51,7 @@ class SplitTracker:
         return self._targets is not None
 
     def forget(self) -> None:
-        """Drops what is known of splits: it may be of streams that were created again."""
+        """Drops all states of splits: their streams may have been created again."""
         self.states, self._begin = {}, None
 
     def move_to(
@@ -60,8 +60,8 @@ class SplitTracker:
         """Brings the states to where a batch begins.
 
         Returns:
-            Those of the splits that the batch may read, and those of `held` ones. In a run with targets,
-            splits at their target are left out.
+            The states of the splits that the batch may read, and those of `held` splits. In a run with
+            targets, splits at their target are left out.
 
         Raises:
             DataLossError, ServiceError: as `Planner.tips`.
@@ -70,7 +70,7 @@ class SplitTracker:
         if not (is_settled and self._begin is begin and self._listing is listing):
             self._update(begin, listing, limits)
         left = list(self.states.values())
-        if self._targets is not None:  # splits that opened later have none, and are left to the next run
+        if self._targets is not None:  # splits that opened later have none, and wait for the next run
             left = [state for state in left if state.target not in (None, state.position)]
         readable = [state for state in left if state.split.id not in self.held]
         return readable, [state for state in left if state.split.id in self.held]
@@ -118,7 +118,7 @@ class SplitTracker:
         return positions
 
     def with_hints(self, positions: Mapping[SplitId, Position]) -> dict[SplitId, Position]:
-        """`positions`, where a split did not advance with the instant at which it was last caught up."""
+        """`positions`; a split that did not advance gets the instant at which it was last caught up."""
         return {
             split: self.states[split].unchanged_with_hints(position) if split in self.states else position
             for split, position in positions.items()
@@ -127,7 +127,7 @@ class SplitTracker:
     def found_starts(self, begin: Offsets, ends: Collection[SplitId]) -> dict[SplitId, Position]:
         """By split, the first record found at or after the time at which the batch begins there.
 
-        Tasks start at that record where the log cannot seek by time. If it can, there are none.
+        If the log cannot seek by time, tasks start at that record. If it can, the result is empty.
         """
         if self._probe.log.seeks_by_time:
             return {}
@@ -147,7 +147,7 @@ class SplitTracker:
             if not isinstance(begin.position(split_id), Closed)
         ]
         targets = self._planner.tips(fresh)
-        # What a fresh state has found need not be read again.
+        # Records that a fresh state has found need not be read again.
         states |= {state.split.id: state for state in fresh if state.split.id in states}
         if not limits.is_none:  # they count records that the search for the tip has left out
             for state in fresh:

@@ -1,4 +1,4 @@
-"""Keeps the planner's split states up with their subscriptions, and leaves the other splits to probes."""
+"""Updates the planner's split states from their subscriptions, and leaves the other splits to probes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SubscriptionTracker:
     """Which splits are pushed, and how far their subscriptions have come.
 
     Args:
-        subscriptions: None where there are none. Then the tracker does nothing.
+        subscriptions: if None, the tracker does nothing.
         max_drift: see `PlannerSettings`.
     """
 
@@ -31,7 +31,7 @@ class SubscriptionTracker:
         self._has_planned = False
 
     def follow_rerun(self, starts: Mapping[SplitId, Position]) -> None:
-        """Subscribes from where a batch starts that is read again after a restart.
+        """Subscribes from the start of a batch that is read again after a restart.
 
         Once a batch is planned, `follow` has named all splits. A batch names only splits with records, so
         following those would close the other subscriptions.
@@ -50,8 +50,8 @@ class SubscriptionTracker:
         """Brings the states of pushed splits up to date; the other splits are left to probes.
 
         Args:
-            max_span: how much arrival time a batch may cover (microseconds); None: any. Batches end between
-                events, so no event may cover more, nor more than `max_drift`.
+            max_span: how much arrival time a batch may cover (microseconds); None: no limit. Batches end
+                between events, so no event may cover more, nor more than `max_drift`.
         """
         if self._subscriptions is None:
             return
@@ -66,7 +66,8 @@ class SubscriptionTracker:
             state.is_pushed = False
             self._log_coverage(state.split.id, is_covered=progress is not None)
             # A run with a target must not end before it because events are still in flight. Where an event
-            # covers too much, probes find closer cut points. They stay: not every probe may read each time.
+            # covers too much, probes find closer cut points. These cut points are kept, because not every
+            # probe may read each time.
             if (
                 progress is not None
                 and (progress.cut_points or state.target is None)
@@ -91,16 +92,16 @@ class SubscriptionTracker:
 
 
 def _tells_end(split: Split, progress: SubscriptionProgress) -> bool:
-    """Whether a subscription tells where a batch may end. If it does not, a probe finds out.
+    """Whether a subscription shows where a batch may end. If not, a probe reads the split.
 
-    A closed split whose subscription is at the tip has not been said to have ended. A subscription that
-    brings nothing behind the tip pushes records that polling has read.
+    If the subscription of a closed split is at the tip, the end is still to come. If a subscription that is
+    behind the tip brings nothing, it pushes records that polling has already read.
     """
     return bool(progress.cut_points) or progress.has_ended or (progress.is_at_tip and not split.is_closed)
 
 
 def _leave_holding_back(states: Collection[SplitState], max_drift: int) -> None:
-    """Leaves a split to probes if what its last event says is so old that others would wait for the next."""
+    """Leaves a split to probes if its last event is so old that other splits would wait for the next one."""
     newest = max((state.cut_points[-1].arrival for state in states if state.cut_points), default=0)
     for state in states:
         is_idle = state.is_pushed and state.reach is Reach.TIP and not state.cut_points

@@ -1,1 +1,1 @@
-"""How the planner reads splits: one pace for each, one patience for all."""
+"""How the planner reads splits: at a pace for each split, with one time limit for failures."""

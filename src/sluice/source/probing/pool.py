@@ -1,4 +1,4 @@
-"""Probes many splits side by side, and decides what becomes of those whose reads fail."""
+"""Probes many splits in parallel, and decides whether a failed read is repeated, skipped or raised."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ProbePool:
 
     Args:
         probe: reads splits.
-        threads: how many splits are probed side by side.
+        threads: how many splits are probed in parallel.
         patience: how long the reads of one split may fail with retryable errors (seconds).
-        awaits_missing: whether a split that the service says is not there is waited for without end.
+        awaits_missing: whether to wait without limit for a split that the service does not know.
     """
 
     def __init__(self, probe: Probe, threads: int, patience: float, *, awaits_missing: bool) -> None:
@@ -62,26 +62,25 @@ class ProbePool:
         known: Callable[[SplitState], ResultT | None] = _nothing,
         may_be_last: bool = False,
     ) -> dict[SplitId, ResultT]:
-        """Does `work` for all splits. One whose reads fail is left where it is for now, without a result.
-
-        Where a run has to reach its target, reads are repeated, unless the split is missing.
+        """Does `work` for all splits. A split whose reads fail does not advance for now, and has no result.
+        If a run has to reach its target, reads are repeated, unless the split is missing.
 
         Args:
             may_read: whether the work of a split may read it.
-            known: the result for a split of which a read was throttled, from what is known of it.
+            known: makes the result for a throttled split from its known records.
             may_be_last: as in `Limits`. Reads are repeated.
 
         Returns:
             By split, what `work` returned, unless that was None.
 
         Raises:
-            DataLossError: records after a position are gone, and the query has to fail on data loss.
+            DataLossError: records after a position are lost, and ``failOnDataLoss`` is true.
             ServiceError: the reads of a split fail, and have failed for longer than `patience`.
         """
         return self._side_by_side(states, partial(self._probe_split, work, known, may_be_last), may_read)
 
     def for_all(self, states: Collection[SplitState], work: Work[ResultT]) -> dict[SplitId, ResultT]:
-        """As `for_each`, but no split is left where it is: reads that fail are repeated.
+        """As `for_each`, but failed reads are repeated until every split has its result.
 
         Raises:
             DataLossError, ServiceError: as `for_each`; also if a split is missing.

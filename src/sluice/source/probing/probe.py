@@ -1,4 +1,4 @@
-"""How the planner reaches the splits of a log, and how rarely it reads each, so that tasks can read."""
+"""How the planner reaches the splits of a log, and how rarely it reads them, so that tasks can read."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ProbeSettings:
         burst: reads of one split in any second.
         first_burst: the same before the first batch, while no task can read.
         empty_pages_for: for at least how many seconds a plan continues reading among empty pages; the next
-            plan continues from there. Any number of them may come before records. Only an answer at the tip,
-            or at the end of the split, says that there is no record.
+            plan continues from there. Any number of empty pages may come before records. Only an answer at
+            the tip, or at the end of the split, shows that no record follows.
     """
 
     pause: Callable[[float], None]
@@ -47,11 +47,11 @@ class ProbeSettings:
 
 
 class Probe:
-    """Reaches the service. What is learnt of a split goes into its `SplitState`.
+    """Reads from the service, and stores the results in each split's `SplitState`.
 
     Args:
         log: the service.
-        data_loss: told when records after a position are gone.
+        data_loss: notified if records after a position are lost.
         settings: how many reads a split may cost.
 
     Attributes:
@@ -65,13 +65,13 @@ class Probe:
         self.burst = settings.first_burst
 
     def expect_tasks(self) -> None:
-        """From now on tasks may read, and get their part of the reads that the service allows."""
+        """From now on tasks may read, and get their share of the reads that the service allows."""
         self.burst = self.settings.burst
 
     def state(
         self, split: Split, position: Position, *, expiry: Expiry | None = None, reads: ReadPace | None = None
     ) -> SplitState:
-        """The state of a split before anything but its position is known.
+        """The state of a split of which only the position is known.
 
         Args:
             expiry: which records of the stream have expired.

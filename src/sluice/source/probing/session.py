@@ -1,4 +1,4 @@
-"""Reads a split for the planner: some records from where it has read last, or one record at a point in time.
+"""Reads a split for the planner: some records after its last read, or one record at a point in time.
 
 Kinesis has no call that names the last record of a shard. The end of a batch (a cut point) is found by
 reading pages where few records come, and elsewhere by asking for the first record at or after a time with a
@@ -26,34 +26,38 @@ __all__ = ["LARGEST_PAGE", "SAMPLE", "ProbeSession", "next_instant"]
 _log = logging.getLogger(__name__)
 
 SAMPLE: Final = 1_000
-"""Records that tell how dense a backlog is."""
+"""How many records show the density of a backlog."""
 LARGEST_PAGE: Final = 10_000
-"""Records of the largest page that Kinesis gives."""
+"""The most records in a page of Kinesis."""
 _SHORTEST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 2.0
 """Seconds until a run that waits for a split repeats a read that was throttled or failed."""
 
 _FIRST_PAGE: Final = 2
-"""Records asked for where nothing is known of their size, which may be 10 MiB."""
+"""How many records are requested while their size, up to 10 MiB each, is unknown."""
 _PAGE_BYTES: Final = 2**20
-"""Bytes that a page of a probe should hold, about. After a page of more than 2 MiB Kinesis refuses to read
-the shard for some seconds, and a task may have to read it next."""
+"""The approximate bytes of a probe's page. After a page of more than 2 MiB Kinesis refuses reads of the shard
+for some seconds, and a task may have to read it next.
+"""
 _NEAR_TIP_BYTES: Final = 2**17
-"""Bytes that a page near the tip should hold, about: what a shard of small records gets in a second. The task
-reads the same records again."""
+"""The approximate bytes of a page near the tip: as much as a shard with small records gets in a second. The
+task reads the same records again.
+"""
 _EMPTY_PAGES_SHARE: Final = 0.1
-"""For at least this share of the time since a split was read last, a plan reads on among empty pages. If the
-iterator has expired since, it begins with the same ones again, so triggers that are far apart read more."""
+"""A plan reads empty pages for at least this share of the time since the split was last read. If the iterator
+has expired since, the plan starts with the same pages again, so triggers that are far apart read more.
+"""
 _FEW: Final = 100
 """Records that a page near the tip may hold even if they have more bytes: up to `_PAGE_BYTES`. Large records
-come one by one, and a page of one would seem to be full."""
+come one by one, and a page with one record would seem to be full.
+"""
 _BACKLOG_COST: Final = 1.0
 """A read of a backlog delays the next read by at most this many seconds. The pause between reads is for
 splits near their tip."""
 _TIP_DELAY: Final = MICROS_PER_SECOND // 2
 """How old the end of a batch of a busy split may be (microseconds)."""
 _RECENT: Final = 3 * MICROS_PER_SECOND
-"""How long ago the search for a tip begins, at most (microseconds)."""
+"""The earliest start of the search for a tip, before now (microseconds)."""
 _RECORD_RATE: Final = 1_000
 """Records that Kinesis lets producers write to a shard each second."""
 _BYTE_RATE: Final = 2**20

@@ -14,14 +14,14 @@ __all__ = ["assign_ranges"]
 def assign_ranges(
     ranges: Sequence[SplitRange], per_task: int, least: int = 1
 ) -> list[tuple[SplitRange, ...]]:
-    """Deals ranges out to as few tasks as possible; the same ranges always in the same way.
+    """Distributes ranges over as few tasks as possible, always in the same way for the same ranges.
 
     Ranges of splits that descend from one another go to one task, parents before their children.
 
     Args:
         ranges: those of one batch.
         per_task: how many ranges one task reads.
-        least: how many tasks there are at least, as far as there are ranges for them.
+        least: the fewest tasks, if there are enough ranges.
     """
     count = max(-(-len(ranges) // per_task), least)
     tasks: list[list[SplitRange]] = [[] for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Reads several ranges side by side, each a page ahead of the consumer (FLIP-27's split fetchers).
+"""Reads several ranges in parallel, each a page ahead of the consumer (FLIP-27's split fetchers).
 
 A shard gives at most 2 MiB/s, and reading it is mostly waiting, so one task reads many shards. Memory is
 bounded: of each range one page is being consumed, and one more is waiting or being read.
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["Stopped", "fetch_side_by_side", "prefetch", "read_patiently"]
 
 ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[AnyRecord]]]
-"""Reads one range. Sleeps only through the function that it is given, which raises `Stopped` at the end."""
+"""Reads one range. It sleeps only through its argument, a function that raises `Stopped` at the end."""
 
 _WHOLE_TASK: Final = SplitRange(SplitId("", ""), HORIZON, Closed())
 _PAGES_AHEAD = 2
 _NEXT_FETCHER_AFTER = 0.02
-"""Seconds without a page after which another fetcher is started. One thread is faster than many where pages
-are buffered already, because threads wait for each other; it is slower where every page takes a request."""
+"""Seconds without a page after which another fetcher starts. If pages are already buffered, one thread is
+faster than many, because threads wait for each other. If every page takes a request, it is slower.
+"""
 _END: Final = object()
 
 
@@ -66,7 +67,7 @@ class _Fetchers:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Starts a fetcher, which reads the ranges that are left, one after the other."""
+        """Starts a fetcher, which reads the remaining ranges, one after the other."""
         threading.Thread(target=self._run, name="sluice-fetch", daemon=True).start()
 
     def next(self) -> _Fetched:
@@ -105,7 +106,7 @@ class _Fetchers:
                 self._release(split_range.split)
 
     def _release(self, read: SplitId | None) -> None:
-        """Lets ranges be read that wait for no other, now that `read` has been read."""
+        """Releases the ranges that waited only for `read`, which has been read."""
         with self._lock:
             for split_range, parents in list(self._waits_for.items()):
                 if read is not None:
@@ -168,13 +169,14 @@ def fetch_side_by_side(
 
 
 def prefetch(make: Callable[[Callable[[float], None]], Iterator[Any]]) -> Iterator[Any]:
-    """Yields items in their order, while another thread makes the next one.
+    """Yields items in order, while another thread makes the next one.
 
     Args:
-        make: makes the items, and is given what pauses for a number of seconds, as in `ReadRange`.
+        make: makes the items; its argument is a function that pauses for a number of seconds, as in
+            `ReadRange`.
 
     Raises:
-        BaseException: what is raised while items are made.
+        BaseException: the exception that `make` raised.
     """
     for _, item in fetch_side_by_side([_WHOLE_TASK], lambda _, pause: make(pause)):
         yield item
@@ -183,10 +185,11 @@ def prefetch(make: Callable[[Callable[[float], None]], Iterator[Any]]) -> Iterat
 def read_patiently(
     reader: SplitReader[Any], split: Any, patience: float, pause: Callable[[float], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields what a reader gives for a range. After an error it begins anew, without the rows it has given.
+    """Yields a reader's batches for a range. After an error it reads the range again, and skips the rows that
+    it has yielded.
 
     Args:
-        reader: gives the same rows each time; how many are in a record batch may differ.
+        reader: returns the same rows each time, maybe in record batches of other sizes.
         patience: how long the same read may fail with retryable errors (seconds).
         pause: sleeps for a number of seconds.
 

@@ -1,7 +1,7 @@
 """Reads a split from pages that a service pushes, and falls back to polling (FLIP-128's record publishers).
 
-A publisher may break at any time, start late, or give a page twice; the records come out the same. Where
-its pages look as if records were lost, they are read again by polling, which decides whether they are.
+A publisher may break at any time, start late, or return a page twice; the records stay the same. If its pages
+seem to lack records, these are read again by polling, which decides whether they are lost.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class RecordPublisher(Protocol):
     """Pages of one split that a service pushes, from a position on.
 
     Attributes:
-        is_gapless: no record is missing between the position and the first page, which the publisher has
-            checked. Otherwise the first page begins with the record that the position names.
+        is_gapless: the publisher has checked that no record is missing between the position and the first
+            page. Otherwise the first page begins with the record that the position names.
     """
 
     is_gapless: bool
@@ -37,11 +37,11 @@ class RecordPublisher(Protocol):
     def next_page(self) -> Page:
         """Blocks until the next event.
 
-        The page may hold no record. Its ``next_iterator`` is None at the end of a closed split, and any text
-        elsewhere. Records before the position, and records of earlier pages, may come again.
+        The page may hold no record. Its ``next_iterator`` is None at the end of a closed split, and otherwise
+        any text. Records before the position, and records of earlier pages, may come again.
 
         Raises:
-            ServiceError: the publisher has ended. The pages it gave stay valid.
+            ServiceError: the publisher has ended. The pages that it has returned stay valid.
         """
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class RecordPublisher(Protocol):
 
 
 OpenPublisher = Callable[[SplitRange, Position], RecordPublisher]
-"""Opens a publisher of a range from a position on. Raises ServiceError where there is none."""
+"""Opens a publisher of a range from a position on. Raises ServiceError if there is none."""
 
 _MAX_CAUGHT_UP_PAGES = 3
 """How many empty pages in a row may say that they are at the tip before the end of the range has come.
@@ -61,7 +61,7 @@ class PublisherCursor(Cursor):
     """A cursor that reads from a publisher, and polls after the publisher has failed.
 
     Args:
-        split_range: the range to read. It tells which records the publisher has to give.
+        split_range: the range to read; it shows which records the publisher must return.
         position: where to start.
         open_publisher: called when the first page is asked for.
         may_poll: False: a publisher that fails is an error, and a record missing from its pages is a loss.
@@ -90,7 +90,8 @@ class PublisherCursor(Cursor):
         return not self._is_polling
 
     def next_page(self, limit: int) -> Page:
-        """See `Cursor.next_page`. The service decides how long a pushed page is; `limit` is for polling.
+        """See `Cursor.next_page`. The service decides the length of a pushed page; `limit` only applies to
+        polling.
 
         Raises:
             DataLossError: as in `Cursor.next_page`.
@@ -102,7 +103,7 @@ class PublisherCursor(Cursor):
             page = self._next_pushed_page()
         except ServiceError as error:
             if not self._may_poll:
-                # What a publisher needs, such as its consumer, may be missing where the split is not.
+                # A publisher's needs, such as its consumer, may be missing although the split exists.
                 error.missing = error.missing and is_gone(self._log, self.split)
                 raise
             return self._poll_instead(limit, str(error))
@@ -113,7 +114,7 @@ class PublisherCursor(Cursor):
         unread = self._take(page)
         # `position.caught_up_at` is not set here: the event may be old when it is read.
         is_tip = not unread.records and unread.next_iterator is not None and unread.millis_behind == 0
-        # The reader must not take such a page for the tip.
+        # The reader must not mistake such a page for the tip.
         return replace(unread, millis_behind=1) if is_tip and problem is None else unread
 
     def reopen(self) -> None:
@@ -152,7 +153,7 @@ class PublisherCursor(Cursor):
         return super()._shows_start(page)
 
     def _integrity_problem(self, page: Page) -> str | None:
-        """Why a page shows that records of the range are gone, or that the publisher leaves them out."""
+        """Why a page shows that records of the range are lost, or that the publisher omits them."""
         if self._caught_up_pages >= _MAX_CAUGHT_UP_PAGES:
             return "it has caught up with the tip without the record where the batch ends"
         expected, end = expected_record(self.position), self._range.end

@@ -1,7 +1,7 @@
 """Reads one exact range of a split, page by page.
 
-The same range gives the same records in every task and at every time. Records outside the range are cut
-away; a record that is missing is a data loss, and never makes the batch shorter silently.
+The same range gives the same records in every task and at every time. Records outside the range are dropped.
+A missing record is a data loss, and never shortens the batch silently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHECK_INTERVAL = 10.0
 """Seconds between two checks whether a stream is still the one whose split is read to its end."""
 _SHORTEST_WAIT = 0.5
 _LONGEST_WAIT = 8.0
-"""Seconds until a read is repeated that was throttled, or whose new iterator had expired."""
+"""Seconds until a throttled read, or one whose new iterator had expired, is repeated."""
 
 ResultT = TypeVar("ResultT")
 SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
@@ -45,14 +45,14 @@ OpenCursor = Callable[[SplitRange, Position], Cursor]
 
 
 class SplitReader(Protocol[SplitT_contra]):
-    """FLIP-27's split reader: gives the records of one assigned split in order, then ends."""
+    """FLIP-27's split reader: returns the records of one assigned split in order, then ends."""
 
     def read(self, split: SplitT_contra) -> Iterator[Any]:
         """Yields the records in pages; no page is empty. The pages of a custom `Source` are record batches.
 
-        A reader keeps no position between calls: the split says where it starts and ends. After a retryable
-        `SluiceError`, `Source.read_task` reads the split again and leaves out the rows that it has already:
-        `read` has to yield the same rows in the same order.
+        A reader keeps no position between calls: the split defines where it starts and ends. After a
+        retryable `SluiceError`, `Source.read_task` reads the split again and skips the rows that it already
+        has, so `read` must yield the same rows in the same order.
         """
 
 
@@ -61,7 +61,7 @@ class ReadSettings:
     """How a range is read.
 
     Attributes:
-        page_limit: records asked for at a time.
+        page_limit: the most records in one request.
         interval: pause between two reads of one split (seconds).
         pause: sleeps for a number of seconds. It raises to end the reading.
         clock: monotonic seconds.
@@ -79,7 +79,7 @@ class ReadSettings:
 
 
 def _may_pass(error: SluiceError, cursor: Cursor) -> bool:
-    """Whether another read may succeed. What is pushed is not read again: its cursor goes over to polling."""
+    """Whether another read may succeed. Pushed reads are not repeated: their cursor changes to polling."""
     if isinstance(error, ServiceError) and (error.throttling or error.expired_iterator):
         return True
     return error.retryable and not cursor.is_pushed
@@ -88,16 +88,16 @@ def _may_pass(error: SluiceError, cursor: Cursor) -> bool:
 class RangeReader:
     """Reads one exact range of a `StreamLog`.
 
-    Reads wait while the service refuses them, and keep to its limit from then on. A service without limits,
+    While the service refuses reads, they wait; from then on they keep to its limit. A service without limits,
     such as an emulator, is read as fast as it answers.
 
     Args:
         log: the service.
-        data_loss: told when records of the range are gone.
+        data_loss: notified if records of the range are lost.
         settings: page size and pauses.
         split_range: the range.
         open_cursor: None for a cursor that polls.
-        figures: count what was read.
+        figures: count the reads.
     """
 
     def __init__(  # noqa: PLR0913 - what a task has for each range
@@ -125,10 +125,10 @@ class RangeReader:
         self._reopened = 0
 
     def read(self) -> Iterator[Sequence[AnyRecord]]:
-        """Yields the records of the range. Aggregated records at its edges come whole.
+        """Yields the records of the range. Aggregated records at its edges are returned whole.
 
         Raises:
-            DataLossError: records of the range are gone, and the query has to fail on data loss.
+            DataLossError: records of the range are lost, and ``failOnDataLoss`` is true.
             ServiceError: a call failed, and retries did not help.
         """
         start, end = self._range.start, self._range.end
@@ -143,13 +143,13 @@ class RangeReader:
 
     def _pages(self, cursor: Cursor) -> Iterator[Sequence[AnyRecord]]:
         limit, expected = self._settings.page_limit, self._range.expected
-        if expected is not None:  # little more: records after the end of the range are dropped
+        if expected is not None:  # only a few more: records after the end of the range are dropped
             limit = min(limit, expected + expected // 4 + 100)
         while True:
             page = self._next_page(cursor, limit)
             records = _until(page.records, self._range.end)
             if records:
-                if self._figures is not None:  # a page that the range's end divides counts in part
+                if self._figures is not None:  # if the range ends inside a page, the page counts in part
                     size = page.size * len(records) // len(page.records)
                     self._figures.count_page(self._split, len(records), size, is_pushed=cursor.is_pushed)
                 yield records
@@ -161,7 +161,7 @@ class RangeReader:
     # --- reads, paced -----------------------------------------------------------------------------------
 
     def _next_page(self, cursor: Cursor, limit: int) -> Page:
-        """The next page of a cursor. What fails for a reason that may pass is repeated, and said once.
+        """The next page of a cursor. A retryable failure is repeated, and logged once.
 
         Raises:
             SluiceError: it failed for longer than `ReadSettings.patience`, or for good.
@@ -206,7 +206,7 @@ class RangeReader:
         self._settings.pause(wait)
 
     def _pause(self, cursor: Cursor) -> None:
-        """The pause between two pages. Pages that are pushed need none; the call ends an abandoned reader."""
+        """The pause between two pages. Pushed pages need none; the call still ends an abandoned reader."""
         if cursor.is_pushed:
             self._settings.pause(0.0)
             return
@@ -234,7 +234,7 @@ class RangeReader:
         return False
 
     def _is_recreated(self) -> bool:
-        """At the tip of a split that is to end: whether it is an open split of a new stream of that name."""
+        """At the tip of a split that should end: whether it is an open split of a new stream of that name."""
         known, now = self._range.created, self._settings.clock()
         if known is None or now < self._next_check:
             return False
@@ -253,7 +253,7 @@ class RangeReader:
             self._lost_end(end, f"the next record is {self._log.format_position(found)}")
 
     def _is_over_at_tip(self, end: After, cursor: Cursor) -> bool:
-        """At the tip without having met the end: whether the record of the end is gone, or only late."""
+        """At the tip before the end of the range: whether the record of the end is lost, or only late."""
         here = cursor.position
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
             return True
@@ -275,7 +275,7 @@ class RangeReader:
         return self._lost_end(end, "its tip comes before it")
 
     def _first_page(self, cursor: Cursor) -> Page:
-        """The first page with a record, or that of the tip or the end. Empty pages may come before it."""
+        """The first page with a record, at the tip or at the end. Empty pages may come before it."""
         while True:
             page = self._next_page(cursor, 1)
             if page.records or page.next_iterator is None or page.millis_behind == 0:

@@ -1,1 +1,1 @@
-"""What tasks tell the planner of what they have read."""
+"""How tasks report their reads to the planner."""

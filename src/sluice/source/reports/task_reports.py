@@ -1,8 +1,8 @@
-"""What tasks have read, told to the planning process, from where Spark's progress reports take it.
+"""Tasks report their reads to the planning process, which puts them into Spark's progress reports.
 
-Spark carries nothing from a reading task to the planning process. So a task sends a datagram when it ends. It
-hardly waits, and nothing depends on the datagram: where none arrives, the figures are unknown. A batch counts
-the tasks that it was dealt out to, so that missing reports show.
+Spark has no way from a reading task to the planning process, so a task sends a datagram when it ends. The
+task hardly waits, and nothing depends on the datagram: without it, the figures are unknown. The planning
+process counts the tasks of each batch, so it knows how many reports are missing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ _SECRET_BYTES: Final = 32
 _SPLITS_EACH: Final = 8
 """Splits in one datagram: with the longest names it stays below the 1,500 bytes that most networks carry."""
 _LARGEST: Final = 65_536
-"""Bytes of the largest datagram there can be."""
+"""The size of the largest possible datagram."""
 _LOOK_UP_WAIT: Final = 0.2
-"""Seconds for which a task waits for the address of the driver's host. Without it no report is sent."""
+"""Seconds for which a task waits for the address of the driver's host. Without the address it sends no
+report.
+"""
 _BACKLOG: Final = 4 * 2**20
 """Bytes that may wait for the planning process, which takes them when it plans and reports."""
 
@@ -45,8 +47,8 @@ class ReportAddress:
     """Where a task sends its report: plain data that Spark sends along with each partition.
 
     Attributes:
-        host: empty where it is that at which tasks find Spark's driver; see `found_at`.
-        secret: of the planning process. It takes only reports that are signed with it.
+        host: empty if it is the host of Spark's driver; see `found_at`.
+        secret: of the planning process. Only reports that are signed with it are accepted.
         batch: its number, counted by the planning process.
         partition: the number of the task in the batch.
     """
@@ -58,7 +60,7 @@ class ReportAddress:
     partition: int = 0
 
     def found_at(self, driver: str) -> ReportAddress:
-        """The same for a task that finds Spark's driver at this host."""
+        """The same address for a task that reaches Spark's driver at this host."""
         return self if self.host else replace(self, host=driver)
 
     def of_partition(self, partition: int) -> ReportAddress:
@@ -73,7 +75,7 @@ class _Report(msgspec.Struct, frozen=True, array_like=True):
         attempt: random; with `part`, tells a datagram from its own repetition.
         part, parts: the number of this datagram, and how many the attempt sends.
         is_complete: the task has read its ranges to their end.
-        query, run: Spark's ids, which it tells to tasks and not to the planning process.
+        query, run: Spark's ids, which tasks know and the planning process does not.
         splits: stream, shard, and the fields of `SplitFigures` in their order.
         contested: as `ReadFigures.contested`, in the first part.
     """
@@ -95,7 +97,7 @@ _decoder: Final = msgspec.msgpack.Decoder(_Report)
 
 
 class _LookUp(threading.Thread):
-    """Finds a host by its name, once in a process. What is found too late is there for the next task."""
+    """Finds a host by its name, once in a process. If the answer is late, the next task uses it."""
 
     _known: ClassVar[dict[str, _LookUp]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -112,7 +114,7 @@ class _LookUp(threading.Thread):
 
     @classmethod
     def wait(cls, host: str) -> tuple[socket.AddressFamily, str] | None:
-        """The family and the address of a host; None where it is not found, or not yet."""
+        """The family and the address of a host; None if it is not found, or not yet."""
         with cls._lock:
             look_up = cls._known.get(host)
             if look_up is None or (look_up.found is None and not look_up.is_alive()):  # it failed
@@ -129,11 +131,11 @@ class _LookUp(threading.Thread):
 def send_report(
     address: ReportAddress, figures: ReadFigures, *, is_complete: bool, query: str = "", run: str = ""
 ) -> None:
-    """Tells the planning process what a task has read. Blocks for 0.2 s at most, and never raises.
+    """Reports a task's reads to the planning process. Blocks for up to 0.2 s, and never raises.
 
     Args:
         is_complete: the task has read its ranges to their end; another attempt will not read them again.
-        query, run: the ids of the query and of its run; empty where they are not known.
+        query, run: the ids of the query and of its run; empty if they are not known.
     """
     found = _LookUp.wait(address.host)
     if found is None:
@@ -180,12 +182,12 @@ class TaskReports:
 
     Args:
         host: the address that it listens on. If that is no loopback address, tasks may run on other hosts,
-            and send their reports to where they find Spark's driver. Empty: all addresses.
-        figures: what tasks have read is added to these.
+            and send their reports to the host of Spark's driver. Empty: all addresses.
+        figures: the tasks' figures are added to these.
 
     Attributes:
-        tasks: how many batches were dealt out to so far.
-        query, run: Spark's ids, once a task has told them; empty before.
+        tasks: how many tasks all batches so far had.
+        query, run: Spark's ids, once a task has reported them; empty before.
     """
 
     def __init__(self, figures: ReadFigures, host: str = "127.0.0.1") -> None:
@@ -205,7 +207,7 @@ class TaskReports:
         return self._reported_before + self._batch.reported
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
-        """A batch is dealt out. Returns where its tasks send their reports; None: nowhere."""
+        """Called before the tasks of a batch start. Returns where they send their reports; None: nowhere."""
         self.receive()
         self._reported_before += self._batch.reported
         self._batch = _Batch(self._batch.number + 1)
@@ -226,7 +228,7 @@ class TaskReports:
             self._take(datagram)
 
     def last_batch(self) -> Mapping[SplitId, SplitFigures]:
-        """What tasks have read of the batch that was dealt out last, each range once."""
+        """The figures of the last batch's tasks, each range once."""
         found: dict[SplitId, SplitFigures] = {}
         for parts in self._batch.completed.values():
             for splits in parts.values():

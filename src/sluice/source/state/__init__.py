@@ -1,1 +1,1 @@
-"""What is known of each split ahead of the last batch."""
+"""The planner's knowledge of each split ahead of the last batch."""

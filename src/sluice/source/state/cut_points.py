@@ -12,7 +12,7 @@ __all__ = ["CutPoint"]
 
 
 class CutPoint(NamedTuple):
-    """A record after which a batch may end, with what admission needs of the records before it.
+    """A record after which a batch may end, with the figures of the records before it for admission.
 
     A probe makes one cut point for each record that it reads page by page, and one for all records of a page
     that it finds at a point in time; a subscription makes one for many records that came in one event. The
@@ -24,7 +24,7 @@ class CutPoint(NamedTuple):
         arrival: when the record arrived (microseconds).
         size: bytes of the counted records, partition keys included.
         count: how many records are counted.
-        since: when the first counted record arrived (microseconds), where that is known.
+        since: when the first counted record arrived (microseconds), if known.
         is_after_gap: records that no cut point counts lie right before the counted ones.
     """
 
@@ -42,7 +42,7 @@ class CutPoint(NamedTuple):
 
     @classmethod
     def of_all(cls, records: Sequence[AnyRecord], size: int) -> CutPoint:
-        """The cut point that counts records of one page, which have `size` bytes, about."""
+        """The cut point that counts records of one page, which have about `size` bytes."""
         first, last = records[0], records[-1]
         return cls(last.sequence_number, last.arrival, size, len(records), first.arrival)
 
@@ -53,5 +53,5 @@ class CutPoint(NamedTuple):
 
     @property
     def first_arrival(self) -> int | None:
-        """When the first counted record arrived (microseconds); None where that is not known."""
+        """When the first counted record arrived (microseconds); None if not known."""
         return self.arrival if self.count == 1 and self.since is None else self.since

@@ -1,4 +1,4 @@
-"""The planner's reads of one split: when the next one may follow, and since when they get no answer."""
+"""The planner's reads of one split: when the next one may follow, and how long they have had no answer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sluice.source.logs.stream_log import Page
 __all__ = ["ReadPace"]
 
 _WINDOW: Final = 1.01
-"""Seconds: a little more than the one over which Kinesis counts calls."""
+"""Slightly more than the one second over which Kinesis counts calls."""
 _RETRY_PAUSE: Final = 2.0
 """Seconds until a split is read again after a read was throttled or failed."""
 _ALLOWANCE: Final = 1.0
-"""Seconds by which pages of up to 2 MiB may run ahead of what Kinesis lets be read."""
+"""Seconds by which pages of up to 2 MiB may run ahead of Kinesis' limit."""
 
 
 class ReadPace:
@@ -35,7 +35,7 @@ class ReadPace:
         self.failing_since: float | None = None
         self._is_missing = False
         self._counted_at: deque[float] = deque()  # the calls of the last second
-        self._open_at = -math.inf  # when the bytes that were read do not make the service refuse a read
+        self._open_at = -math.inf  # when the bytes read so far no longer make the service refuse a read
 
     def wait(self, now: float, calls: int, *, for_bytes: bool) -> float:
         """Seconds until the split may be read.
@@ -52,8 +52,8 @@ class ReadPace:
     def record_call(self, page: Page | None, now: float) -> None:
         """A read was answered: with a page, or (None) with an error.
 
-        The service has counted it by now, however long it took to get there. A page of more than 2 MiB is
-        paid for in full before the next.
+        The service has counted the call by now, however long the request took. After a page of more than 2
+        MiB, the next read waits until the page no longer counts.
         """
         while self._counted_at and self._counted_at[0] + _WINDOW < now:
             self._counted_at.popleft()
@@ -67,12 +67,12 @@ class ReadPace:
         self.next_read_at = next_read_at if is_answered else max(self.next_read_at, next_read_at)
 
     def mark_answered(self) -> None:
-        """A read has succeeded, or a subscription tells of the split."""
+        """A read has succeeded, or a subscription reports on the split."""
         self.unanswered_since = self.failing_since = None
         self._is_missing = False
 
     def mark_unanswered(self, now: float, patience: float, *, throttled: bool, missing: bool = False) -> None:
-        """A read was throttled, which is no failure, or has failed and may succeed later.
+        """A read was throttled, which does not count as a failure, or has failed and may succeed later.
 
         Args:
             patience: a failure this long after the one before begins anew: nothing was tried in between.
@@ -87,6 +87,6 @@ class ReadPace:
         self.next_read_at = now + _RETRY_PAUSE
 
     def take_missing(self) -> bool:
-        """Whether the split is missing. Says so once: splits are listed again then."""
+        """Whether the split is missing. Returns True once, because splits are then listed again."""
         was_missing, self._is_missing = self._is_missing, False
         return was_missing

@@ -1,6 +1,5 @@
-"""What the planner knows of a split ahead of the last batch.
-
-All of it is an accelerator: a state that is dropped is made again from the position alone.
+"""The planner's knowledge of a split ahead of the last batch. It only saves time: a dropped state is rebuilt
+from the position alone.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from sluice.source.state.subscriptions import SubscriptionProgress
 __all__ = ["Reach", "SplitState"]
 
 _MIN_HINT_GAIN = 600 * MICROS_PER_SECOND
-"""A hint goes into the offsets if it is this much newer than the one there (microseconds)."""
+"""A hint goes into the offsets if it is this much newer than the logged one (microseconds)."""
 _LAG_HOLDS = 15.0
-"""Seconds without an answer for which a lag is believed."""
+"""Seconds without an answer after which a lag counts as unknown."""
 
 
 class Reach(enum.Enum):
     """What follows the last cut point of a split."""
 
     UNKNOWN = enum.auto()
-    """More records may follow; they have to be looked for."""
+    """More records may follow; a probe has to look for them."""
     TIP = enum.auto()
     """No record followed at the last answer."""
     END = enum.auto()
@@ -44,33 +43,31 @@ class Reach(enum.Enum):
 
 @dataclass(slots=True)
 class SplitState:
-    """The state of one split between two batches. Held by the enumerator.
-
-    What is known of a split comes in one of two ways:
+    """The state of one split between two batches. Held by the enumerator. It is updated in one of two ways:
 
     - *probed* (the default): a probe reads pages, see `record_page` and `jump_to`;
-    - *pushed* (`is_pushed`): a subscription tells how far it has come, see `adopt`.
+    - *pushed* (`is_pushed`): a subscription reports how far it has come, see `adopt`.
 
     A hint is an instant at which no record followed a position, and is part of that position: of `position`,
     and of `cursor.position`. `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
 
     Attributes:
-        split: as it was listed last.
+        split: as in the last listing.
         position: the end of the last batch, with the last hint.
-        cursor: reads on right after the last cut point.
-        expiry: which records of the stream had expired when the state was made; None where that is not known.
+        cursor: reads from right after the last cut point.
+        expiry: which records of the stream had expired when the state was made; None if not known.
         reads: its pace, and whether the service answers.
-        target: where a run ends that reads what is available; no cut point follows it.
+        target: where a run with ``Trigger.AvailableNow`` ends; no cut point follows it.
         cut_points: where the next batch may end, in order, all after `position`.
         reach: what follows the last cut point.
         record_size: mean size of the records of the last page that held any (bytes); None before the first.
         density: records a microsecond of arrival time, in the last page that shows it; None before the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
-        tip_at: when the service last said that nothing follows the last cut point (microseconds).
-        first_number: number of the first record after `position`, where a probe has seen it.
+        tip_at: when the service last reported that nothing follows the last cut point (microseconds).
+        first_number: number of the first record after `position`, if a probe has seen it.
         is_busy: a page from the last cut point did not reach the tip, and records kept coming.
-        is_pushed: a subscription tells of new records, and the service is not read.
-        idle_progress: what was adopted last, if it said that no record follows `position`; else None.
+        is_pushed: a subscription reports new records, and probes do not read the split.
+        idle_progress: the last adopted progress, if it said that no record follows `position`; else None.
     """
 
     split: Split
@@ -99,7 +96,7 @@ class SplitState:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the next batch has no record to look for after the last cut point."""
+        """Whether no record for the next batch can follow the last cut point."""
         return self.reach is not Reach.UNKNOWN
 
     @property
@@ -114,7 +111,7 @@ class SplitState:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record known, or right before `position`; -1 where none is."""
+        """The sequence number of the last known record, or right before `position`; -1 if there is none."""
         if self.cut_points:
             return self.cut_points[-1].sequence
         here = self.position
@@ -131,7 +128,7 @@ class SplitState:
 
     def start_has_expired(self, now: int) -> bool:
         """Whether records may have expired unread after a position that names no record (`now` in
-        microseconds). No record follows the position that would show it to a reader.
+        microseconds). No record after the position would show this to a reader.
         """
         here = self.position
         if self.cut_points or not isinstance(here, AtTime | AtHorizon):
@@ -142,8 +139,8 @@ class SplitState:
     def is_due(self, now: float) -> bool:
         """Whether a probe may read the split at `now` (monotonic seconds).
 
-        A run with a target ends when nothing is new. A split with a target is always due, so that no run
-        ends because a split was not read.
+        A split with a target is always due: a run with targets ends when nothing is new, and must not end
+        because a split was not read.
         """
         return not self.is_pushed and (self.target is not None or self.reads.next_read_at <= now)
 
@@ -161,7 +158,7 @@ class SplitState:
         return bisect_right(self.cut_points, end.sequence, key=lambda point: point.sequence)
 
     def cut_at(self, count: int) -> After | Closed | None:
-        """The end of a batch that takes the first `count` cut points; None where that is no progress."""
+        """The end of a batch that takes the first `count` cut points; None if that is no progress."""
         if count == len(self.cut_points):
             if self.reach is Reach.TARGET:
                 return self.target
@@ -205,7 +202,7 @@ class SplitState:
             now: monotonic seconds.
 
         Returns:
-            None where that is not known: nothing has been heard of the split yet, or not for 15 s.
+            None if not known: the split has never answered, or not for 15 s.
         """
         since = self.reads.unanswered_since
         if self.millis_behind is None or (since is not None and now - since >= _LAG_HOLDS):
@@ -227,8 +224,8 @@ class SplitState:
     def unchanged_with_hints(self, position: Position) -> Position:
         """The position of a split that does not advance, with the instant at which it was last caught up.
 
-        A newer hint alone makes no batch. After a restart it tells a split that got no records from one whose
-        records have expired.
+        A newer hint alone makes no batch. After a restart, the hint shows whether a split got no records or
+        its records have expired.
         """
         here = self.position
         if position != here:
@@ -238,7 +235,7 @@ class SplitState:
     # --- probes ---------------------------------------------------------------------------------------
 
     def record_page(self, page: Page, limit: int, asked_at: int) -> None:
-        """A probe has read on through `cursor`.
+        """Records a page that a probe has read through `cursor`.
 
         Args:
             limit: how many records were asked for.
@@ -259,7 +256,7 @@ class SplitState:
         self._take_hint()
 
     def jump_to(self, page: Page, cursor: Cursor, limit: int, asked_at: int) -> None:
-        """A probe has found records by time. They may leave a gap behind those that are known.
+        """Records a page that a probe has found by time. There may be a gap between it and the known records.
 
         Args:
             page: the records that were found.
@@ -306,14 +303,14 @@ class SplitState:
         ]
 
     def mark_start_reported(self, now: int) -> None:
-        """It was reported at `now` (microseconds) that records after `position` may have expired."""
+        """Notes that at `now` (microseconds) records after `position` were reported as maybe expired."""
         if not isinstance(self.position, Closed):
             self.position = replace(self.position, caught_up_at=now)
 
     # --- subscriptions --------------------------------------------------------------------------------
 
     def adopt(self, progress: SubscriptionProgress) -> None:
-        """Takes what a subscription has brought after `position` in place of what probes have found. If the
+        """Replaces the probes' cut points by those that a subscription has brought after `position`. If the
         subscription has brought nothing yet, cut points that probes found stay, and are planned first.
         """
         is_idle = progress.is_at_tip and not progress.cut_points and self.target is None
@@ -342,13 +339,13 @@ class SplitState:
     # --- batches --------------------------------------------------------------------------------------
 
     def stop_at(self, target: After | Closed) -> None:
-        """A run ends at `target`, also where probes have come further by now."""
+        """Makes the run end at `target`, even if probes have read further by now."""
         self.target = target
         points, self.cut_points = self.cut_points, ()
         self._add(points)
 
     def can_advance_to(self, position: Position) -> bool:
-        """Whether what is known still holds if the last batch ended at `position`."""
+        """Whether the state stays valid if the last batch ended at `position`."""
         if position == self.position:
             return True
         is_ahead = not isinstance(self.position, After) or (
@@ -384,7 +381,7 @@ class SplitState:
         self.cut_points, self.reach = (), Reach.UNKNOWN
 
     def _observe_density(self, points: Sequence[CutPoint]) -> None:
-        """Takes the density of records that followed one another."""
+        """Computes the density from consecutive records."""
         first = points[0].arrival if points[0].since is None else points[0].since
         count = sum(point.count for point in points)
         if points[-1].arrival > first:
@@ -395,8 +392,8 @@ class SplitState:
             return Reach.END
         if page.millis_behind != 0 or len(page.records) >= limit:
             return Reach.UNKNOWN
-        # A split that was listed as closed before the read gets no more records: its tip is its end, also
-        # where the service says so only on the next page. Its children's records are older than this answer.
+        # A split that was listed as closed before the read gets no more records: its tip is its end, even if
+        # the service says so only on the next page. Its children's records are older than this answer.
         return Reach.END if self.split.is_closed else Reach.TIP
 
     def _set_reach(self, reach: Reach) -> None:
@@ -423,10 +420,9 @@ class SplitState:
         self.cut_points = kept
 
     def _confirm_caught_up(self, now: int) -> None:
-        """Confirms that no record has followed a position that names none.
-
-        No record's presence shows there that nothing has expired. If the stream still holds the instant of
-        the last such confirmation, no record can have come and expired since then.
+        """Confirms that no record has followed a position that names no record. No record can show there that
+        nothing has expired. If the stream still holds the instant of the last such confirmation, no record
+        can have come and expired since then.
         """
         here = self.position
         if not self.cut_points and isinstance(here, AtTime | AtHorizon):
@@ -435,7 +431,7 @@ class SplitState:
                 self.position = replace(here, caught_up_at=now)
 
     def _take_hint(self) -> None:
-        """Takes what the cursor has noted of a position that names a record."""
+        """Takes the cursor's hint about a position that names a record."""
         if self.cursor.position == self.position and isinstance(self.position, After):
             self.position = self.cursor.position
 

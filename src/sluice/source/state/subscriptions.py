@@ -1,8 +1,7 @@
-"""Splits whose records the service pushes: what the planner knows of their subscriptions (FLIP-128).
+"""The planner's view of subscriptions, through which the service pushes records (FLIP-128).
 
-The planner need not read a split to find the end of a batch while a subscription to the split is open:
-the subscription says how far it has come. Like everything the planner keeps, this is an accelerator: a
-split without a subscription is probed.
+While a subscription to a split is open, the planner need not read the split to find the end of a batch: the
+subscription reports how far it has come. This only saves time: a split without a subscription is probed.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ __all__ = ["SubscriptionProgress", "Subscriptions"]
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionProgress:
-    """What a subscription has brought after a position.
-
-    Agents send one for every event. `Subscriptions` gives one for all events after a position, and the same
-    object as long as it has no other.
+    """The progress of a subscription after a position. Agents send one for every event. `Subscriptions`
+    returns one for all events after a position, and the same object until there is news.
 
     Attributes:
         cut_points: in the order of their sequence numbers, all after the position.
@@ -50,7 +47,7 @@ class Subscriptions(Protocol):
     def version(self) -> int:
         """Rises with any news: records, the end of a split or subscription, a split that reaches its tip.
 
-        That a split stays at its tip is no news, and neither is silence.
+        A split that stays at its tip is no news, and neither is silence.
         """
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
@@ -60,15 +57,14 @@ class Subscriptions(Protocol):
 
         Args:
             positions: where the next batch starts in each split that may be read now. Records before a
-                position are not needed any more. Where no subscription covers a position, one is opened.
+                position are no longer needed. If no subscription covers a position, one is opened.
         """
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
-        """What follows `position`; None where no subscription covers it, or none does so yet.
-
-        A subscription covers a position if it gives, or has given, every record after the position. If
-        its first record is not the one that the position names, it does not cover the position: the records
-        between may have expired, and polling decides whether they were lost.
+        """The progress after `position`; None if no subscription covers it yet. A subscription covers a
+        position if it delivers, or has delivered, every record after the position. If its first record is not
+        the one that the position names, it does not cover the position: the records between may have expired,
+        and polling decides whether they were lost.
         """
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class Aggregator:
     """One aggregated record while it is filled.
 
     Args:
-        limit: bytes that the aggregated record may have, with magic number and checksum.
+        limit: the most bytes of the aggregated record, with magic number and checksum.
 
     Attributes:
         count: user records so far.

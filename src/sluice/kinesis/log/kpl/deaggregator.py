@@ -29,7 +29,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MAX_UINT64: Final = 2**64 - 1
 
 _MAX_EXPANSION: Final = 4096
-"""How many times the size of the message the partition keys of all user records may take together.
+"""The most bytes of all user records' partition keys together, as a multiple of the message's size.
 
 User records refer to their partition key by an index, so a message of 1 MiB can expand to 43 GB of keys. As a
 partition key has at most 1,024 bytes (256 characters) and a user record at least 6, producers that keep to
@@ -74,17 +74,16 @@ def deaggregate(
 ) -> UserRecords:
     """The user records in `record`; a plain record is its only user record.
 
-    After a reshard, an aggregated record may be in a shard that some of its user records do not belong to.
-    The Kinesis Producer Library notices and sends these user records again (``Retrier`` in
+    After a reshard, some user records of an aggregated record may belong to another shard. The Kinesis
+    Producer Library notices and sends these user records again (``Retrier`` in
     https://github.com/awslabs/amazon-kinesis-producer). So from its aggregated records, user records with a
-    hash key outside `hash_range` are left out. The vendor's consumer library drops the whole aggregated
-    record (``AggregatorUtil`` in https://github.com/awslabs/amazon-kinesis-client). Here the user records
-    inside are kept: the producer library does not always send them again, and a record twice is better than
-    none.
+    hash key outside `hash_range` are left out. Amazon's consumer library drops the whole aggregated record
+    (``AggregatorUtil`` in https://github.com/awslabs/amazon-kinesis-client). Here the user records inside are
+    kept: the producer library does not always send them again, and a record twice is better than none.
 
     Other producers send nothing again, so all of their user records are kept. The producer library gives its
-    aggregated records the partition key "a"; others use that of the first user record. Where the first user
-    record has the partition key "a" as well, the producer is unknown, and all user records are kept.
+    aggregated records the partition key "a"; others use that of the first user record. If the first user
+    record also has the partition key "a", the producer is unknown, and all user records are kept.
 
     A damaged aggregated record is returned as a plain one, with a warning. So is one whose partition keys
     would take more than `_MAX_EXPANSION` times its size.
@@ -127,7 +126,7 @@ def unpack(data: bytes) -> Unpacked:
 
 @lru_cache(maxsize=16384)
 def hash_key(partition_key: str) -> int:
-    """The hash key that Kinesis routes a record with this partition key by: its MD5 as a number."""
+    """The hash key by which Kinesis routes a record with this partition key: the key's MD5 as a number."""
     return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
 
 
@@ -165,7 +164,7 @@ def _plain_record(record: AnyRecord) -> UserRecords:
 
 
 def _damaged_record(record: AnyRecord, shard: object, why: str) -> UserRecords:
-    # A producer may damage all of its records: log the 1st, 2nd, 4th, 8th, ...
+    # A producer may damage all of its records, so only the 1st, 2nd, 4th, 8th, ... are logged.
     count = next(_damaged)
     if count & (count - 1) == 0:
         _log.warning(
@@ -244,7 +243,7 @@ def _user_records(message: bytes) -> Unpacked:
 def _read_record(message: bytes, sub: int) -> tuple[int, int | None, bytes]:
     """Index of the partition key, index of the hash key, and data of the user record at place `sub`.
 
-    If a field is there more than once, the last one counts, as in protobuf.
+    If a field occurs more than once, the last one counts, as in protobuf.
     """
     key_index: int | None = None
     hash_index: int | None = None
