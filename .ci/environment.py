@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LEVELS = ("demo", "test", "foreign", "dev")  # the extras of pyproject.toml, each one holding those before it
-FOR_USERS = "completion,spark,prometheus,opentelemetry,testing,tls"  # the other extras
+FOR_USERS = "completion,spark,prometheus,opentelemetry,testing"  # the other extras
 
 
 def main() -> None:

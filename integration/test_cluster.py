@@ -176,7 +176,6 @@ def test_defaults(application: Cluster, producer: TimedProducer) -> None:
         scene.wait_until_pushed("all is pushed after")
         assert len(application.agents(DRIVER)) == 1
         application.wait_until_pushed(scene.query, batches=25)
-    assert not scene.query.lines("cross the network in clear")
 
 
 def test_agents_on_workers(application: Cluster, producer: TimedProducer) -> None:
@@ -276,7 +275,6 @@ def test_polling_agents_on_workers(application: Cluster, producer: TimedProducer
         application.service.clear_faults()
     [warning] = scene.query.lines("WARNING", "has said nothing", application.host(lost).address)
     assert "shardId-" in warning
-    assert not scene.query.lines("cross the network in clear")
 
 
 def test_sink(application: Cluster) -> None:

@@ -64,7 +64,6 @@ def test_only_what_was_tested_is_published() -> None:
 # Modules and where they come from; extras are what few need. Every other module belongs to all installations.
 IN_EXTRAS = {
     "argcomplete": "completion",
-    "cryptography": "tls",
     "hypothesis": "testing",
     "opentelemetry": "opentelemetry",
     "prometheus_client": "prometheus",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-import importlib.util
 import os
 import socket
 import ssl
@@ -30,12 +29,10 @@ __all__ = [
     "Certificate",
     "TlsSocket",
     "connect_tls",
-    "is_tls_available",
     "load_certificate",
     "make_certificate",
 ]
 
-_PACKAGE: Final = "cryptography"
 _RECEIVED_AT_ONCE: Final = 256 * 1024
 """Bytes."""
 _ENCRYPTED_AT_ONCE: Final = 256 * 1024
@@ -58,18 +55,14 @@ class Certificate:
     context: ssl.SSLContext = field(repr=False, compare=False)
 
 
-def is_tls_available() -> bool:
-    """Whether certificates can be made here: the extra ``tls`` is installed."""
-    return importlib.util.find_spec(_PACKAGE) is not None
-
-
 def make_certificate() -> Certificate:
     """A self-signed certificate, for this process.
 
     Raises:
         ImportError: `cryptography` is not installed.
     """
-    from cryptography import x509  # noqa: PLC0415 - an extra
+    # Imported here because tasks, which make no certificate, would wait for it.
+    from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 

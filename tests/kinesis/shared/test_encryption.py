@@ -22,8 +22,7 @@ from sluice.errors import OptionError, SluiceError
 from sluice.kinesis.agent import agent as agent_module
 from sluice.kinesis.agent.range_server import RangeServer
 from sluice.kinesis.options.config import source_config_from_options
-from sluice.kinesis.planner import agent_place
-from sluice.kinesis.planner.agent_place import check_encryption
+from sluice.kinesis.planner.agent_place import check_certificate
 from sluice.kinesis.shared.launch import ON_THIS_HOST, AgentPlace, AgentSetup
 from sluice.kinesis.shared.link import Link
 from sluice.kinesis.shared.protocol import DONE, EVENT, JoinHub, ReadRange, Server, encode
@@ -133,30 +132,15 @@ def test_connections_that_other_hosts_may_open_are_encrypted(
     assert (agent_module._certificate_of(setup(place, **options)) is not None) == encrypted
 
 
-def test_without_the_extra_a_warning_says_that_records_cross_in_clear(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """On the driver, once, and at each agent that can't. Who asks for TLS is refused."""
-    monkeypatch.setattr(agent_place, "is_tls_available", lambda: False)
+def test_an_agent_without_a_certificate_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would send records unencrypted."""
 
     def fail() -> Certificate:
         raise ImportError("No module named 'cryptography'")
 
     monkeypatch.setattr(agent_module, "make_certificate", fail)
-    with caplog.at_level(logging.WARNING):
-        check_encryption(setup())
-        assert "records cross the network in clear" in caplog.text
-        assert "set option 'agentCertificate'; 'agentEncryption' none leaves out this line" in caplog.text
-        assert agent_module._certificate_of(setup()) is None
-        assert "passes on records in clear" in caplog.text
-        caplog.clear()
-        check_encryption(setup(ON_THIS_HOST))
-        check_encryption(setup(agentEncryption="none"))
-    assert caplog.text == ""
-    with pytest.raises(OptionError, match=r"'agentEncryption' is 'tls'.*pyspark-sluice\[tls\]"):
-        check_encryption(setup(agentEncryption="tls"))
     with pytest.raises(SluiceError, match="has no certificate: No module named"):
-        agent_module._certificate_of(setup(agentEncryption="tls"))
+        agent_module._certificate_of(setup())
     with pytest.raises(SluiceError, match=r"has no certificate: .*gone\.pem"):
         agent_module._certificate_of(setup(agentCertificate="gone.pem"))
 
@@ -189,7 +173,7 @@ def test_a_certificate_that_can_be_read_is_taken(
     """Without a word."""
     path = pem(serialization.NoEncryption())
     with caplog.at_level(logging.WARNING):
-        check_encryption(setup(agentCertificate=path, agentEncryption="tls"))
+        check_certificate(setup(agentCertificate=path, agentEncryption="tls"))
     assert caplog.text == ""
 
 
@@ -202,5 +186,5 @@ def test_a_certificate_that_cannot_be_read_is_refused_when_the_query_starts(
     gone, locked = str(tmp_path / "gone.pem"), pem(serialization.BestAvailableEncryption(b"secret"))
     for path in (gone, locked):
         with pytest.raises(OptionError, match=f"'agentCertificate' is '{path}', which can't be read .*PEM"):
-            check_encryption(setup(agentCertificate=path))
-    check_encryption(setup(ON_THIS_HOST, agentCertificate=gone))  # not used
+            check_certificate(setup(agentCertificate=path))
+    check_certificate(setup(ON_THIS_HOST, agentCertificate=gone))  # not used

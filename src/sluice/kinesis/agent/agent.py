@@ -226,7 +226,7 @@ def _certificate_of(setup: AgentSetup) -> Certificate | None:
     """The agent's certificate; None: its connections are not encrypted.
 
     Raises:
-        SluiceError: connections have to be encrypted, and can't be.
+        SluiceError: it cannot be made or read.
     """
     if not setup.is_encrypted:
         return None
@@ -234,15 +234,8 @@ def _certificate_of(setup: AgentSetup) -> Certificate | None:
     try:
         return make_certificate() if file is None else load_certificate(file)
     except (ImportError, OSError) as error:
-        if setup.agent.encryption == "tls" or file is not None:
-            source = "" if file is None else f"{file}: "
-            raise SluiceError(f"the agent has no certificate: {source}{error}") from error
-        _log.warning(
-            "the agent at %s passes on records in clear, as it can't make a certificate: %s",
-            setup.place.host or "the driver",
-            error,
-        )
-        return None
+        source = "" if file is None else f"{file}: "
+        raise SluiceError(f"the agent has no certificate: {source}{error}") from error
 
 
 def main(arguments: list[str]) -> None:

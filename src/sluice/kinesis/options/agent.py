@@ -67,8 +67,8 @@ AGENT_ENCRYPTION = Option(
     "agentEncryption",
     choice("auto", "tls", "none"),
     "auto",
-    "Whether connections to agents are encrypted (TLS 1.3). `auto`: if other hosts may open them and the "
-    "extra `tls` is installed; without the extra, a warning says that they are not encrypted. `tls`: always.",
+    "Whether connections to agents are encrypted (TLS 1.3). `auto`: if other hosts may open them. "
+    "`tls`: always.",
 )
 AGENT_CERTIFICATE = Option(
     "agentCertificate",

@@ -6,21 +6,19 @@ planning process, so on a cluster tasks fill in the host.
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from sluice.channels.channel import SPARK_DRIVER
-from sluice.channels.tls import is_tls_available, load_certificate
+from sluice.channels.tls import load_certificate
 from sluice.errors import OptionError
 from sluice.hosts import is_loopback, is_unspecified
-from sluice.kinesis.options.agent import AGENT_ADDRESS, AGENT_CERTIFICATE, AGENT_ENCRYPTION, AgentConfig
+from sluice.kinesis.options.agent import AGENT_ADDRESS, AGENT_CERTIFICATE, AgentConfig
 from sluice.kinesis.options.config import SourceConfig
 from sluice.kinesis.shared.launch import ON_THIS_HOST, AgentPlace, AgentSetup
 from sluice.spark_settings import SparkSettings
 
-__all__ = ["check_encryption", "place_agent", "set_up_agent"]
+__all__ = ["check_certificate", "place_agent", "set_up_agent"]
 
-_log = logging.getLogger(__name__)
 
 _LOOPBACK: Final = "127.0.0.1"
 _ALL: Final = ""
@@ -32,11 +30,11 @@ def set_up_agent(config: SourceConfig, spark: SparkSettings) -> AgentSetup:
     host alone.
 
     Raises:
-        OptionError: as `place_agent` and `check_encryption`.
+        OptionError: as `place_agent` and `check_certificate`.
     """
     place = ON_THIS_HOST if config.agent is None else place_agent(config.agent, spark)
     setup = AgentSetup.beside_driver(config, place)
-    check_encryption(setup)
+    check_certificate(setup)
     return setup
 
 
@@ -65,35 +63,15 @@ def place_agent(agent: AgentConfig, spark: SparkSettings) -> AgentPlace:
     return AgentPlace(bind or SPARK_DRIVER, bind)
 
 
-def check_encryption(setup: AgentSetup) -> None:
-    """Warns if records cross the network in clear because an extra is missing.
+def check_certificate(setup: AgentSetup) -> None:
+    """Reads the user's certificate, if there is one, on the driver host. The agent there needs it too.
 
     Raises:
-        OptionError: encryption is required but not possible; or the user's certificate can't be read on the
-            driver host, where the agent needs it, too.
+        OptionError: it cannot be read.
     """
-    if not setup.is_encrypted:
+    path = setup.agent.certificate
+    if path is None or not setup.is_encrypted:
         return
-    if setup.agent.certificate is not None:
-        _check_certificate(setup.agent.certificate)
-        return
-    if is_tls_available():
-        return
-    if setup.agent.encryption == "tls":
-        raise OptionError(
-            f"option '{AGENT_ENCRYPTION.key}' is 'tls': agents need the extra 'tls' to make certificates "
-            f"(pip install 'pyspark-sluice[tls]'), or one that option '{AGENT_CERTIFICATE.key}' names"
-        )
-    _log.warning(
-        "records cross the network in clear between agents and tasks of other hosts: install the "
-        "extra 'tls' on all hosts (pip install 'pyspark-sluice[tls]'), or set option '%s'; '%s' none leaves "
-        "out this line",
-        AGENT_CERTIFICATE.key,
-        AGENT_ENCRYPTION.key,
-    )
-
-
-def _check_certificate(path: str) -> None:
     try:
         load_certificate(path)
     except OSError as error:
