@@ -13,10 +13,19 @@ from sluice.destinations.files.layout import Layout
 from sluice.destinations.files.manifest import Manifest, ManifestFile
 from sluice.destinations.files.store import Store
 
-__all__ = ["Commits", "find_epoch", "newest_checkpoint", "put_checkpoint", "read_commits"]
+__all__ = [
+    "CHECKPOINT_ATTEMPTS",
+    "Commits",
+    "find_epoch",
+    "newest_checkpoint",
+    "put_checkpoint",
+    "read_commits",
+]
 
+CHECKPOINT_ATTEMPTS: Final = 5
+"""If several processes put a checkpoint, one succeeds; the others begin anew."""
 _LISTINGS: Final = 3
-"""Listings of which an object may be gone when it is read, because it was folded meanwhile."""
+"""How often objects are listed, because a fold may delete a listed one before it is read."""
 
 
 @dataclass(frozen=True)

@@ -82,17 +82,17 @@ def find_merges(layout: Layout, files: Iterable[FoldedFile], target: int) -> Ite
     groups = defaultdict(list)
     for file in files:
         directory, _, name = file.path.rpartition("/")
-        query, _ = layout.epoch_of_data_file(layout.root + file.path) or (
-            layout.compacted(layout.root + file.path) or ("", 0)
-        )
+        key = layout.root + file.path
+        epoch = layout.epoch_of_data_file(key)
+        query = epoch[0] if epoch else layout.query_of_compacted(key)
         extension = name.partition(".")[2]
         if query and extension in _EXTENSIONS:
             owner = _WRITE if is_write(query) else query
             groups[f"{directory}/" if directory else "", owner, extension].append(file)
-    for key, found in groups.items():
+    for group, found in groups.items():
         for is_small, neighbours in groupby(found, key=lambda each: each.size <= target // 2):
             for part in _parts(list(neighbours), target) if is_small else ():
-                yield Merge(*key, part)
+                yield Merge(*group, part)
 
 
 def _parts(files: Sequence[FoldedFile], target: int) -> Iterator[Sequence[FoldedFile]]:

@@ -42,9 +42,7 @@ _MANIFEST: Final = re.compile(r"(?P<query>[A-Za-z0-9-]+)/(?P<batch>\d{20})\.json
 _CHECKPOINTS: Final = "_checkpoints"  # the id of no query has an underscore
 _CHECKPOINT: Final = re.compile(r"(?P<number>\d{20})\.json\.gz")
 _COMPACTION: Final = re.compile(r"(?P<number>\d{20})_[A-Za-z0-9-]+\.json")
-_COMPACTED: Final = re.compile(
-    r"compacted-(?P<query>[A-Za-z0-9-]+)_(?P<number>\d{20})_[A-Za-z0-9-]+\.[a-z.]+\Z"
-)
+_COMPACTED: Final = re.compile(r"compacted-(?P<query>[A-Za-z0-9-]+)_\d{20}_[A-Za-z0-9-]+\.[a-z.]+\Z")
 _PENDING_LIST: Final = re.compile(r"(?P<query>[A-Za-z0-9-]+)/pending/(?P<batch>\d{20})_[A-Za-z0-9-]+\.json")
 # The characters of Spark's ExternalCatalogUtils.escapePathName, and NUL, which S3 does not accept.
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
@@ -126,11 +124,10 @@ class Layout:
         """
         return f"{self.root}{directory}compacted-{query}_{number:020}_{run}.{extension}"
 
-    def compacted(self, key: str) -> tuple[str, int] | None:
-        """Query and number of a file that a compaction has made; None for any other object."""
+    def query_of_compacted(self, key: str) -> str | None:
+        """The query of a file that a compaction has made; None for any other object."""
         match = _COMPACTED.match(key.rpartition("/")[2])
-        is_other = match is None or key.startswith(self._meta)
-        return None if is_other or match is None else (match["query"], int(match["number"]))
+        return None if match is None or key.startswith(self._meta) else match["query"]
 
     def relative(self, key: str) -> str:
         """The part of a key below the path of the sink."""

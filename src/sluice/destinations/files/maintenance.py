@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sluice.destinations.files.checkpoint import Checkpoint, FoldedFile
-from sluice.destinations.files.commits import Commits, put_checkpoint, read_commits
+from sluice.destinations.files.commits import CHECKPOINT_ATTEMPTS, Commits, put_checkpoint, read_commits
 from sluice.destinations.files.compaction import Merge, OtherColumnsError, find_merges, is_write, merge
 from sluice.destinations.files.layout import Layout
 from sluice.destinations.files.pending import for_each
@@ -31,8 +31,6 @@ __all__ = ["FOLD_AFTER", "VISIBLE_REASON", "Maintenance", "Upkeep"]
 
 FOLD_AFTER: Final = 10
 """Manifests of a query that the next commit folds; as many commits make a checkpoint in Delta Lake."""
-_ATTEMPTS: Final = 5
-"""If several processes put a checkpoint, one succeeds; the others begin anew."""
 _CONCURRENT_MERGES: Final = 4
 _SLOWEST_MERGE: Final = 3600.0
 """Seconds after which a process is no longer making a file for a checkpoint that another one has put."""
@@ -95,12 +93,12 @@ class Maintenance:
                 other.
             ServiceError: the store refuses a call; the next run does the rest.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(CHECKPOINT_ATTEMPTS):
             done = self._attempt()
             if done is not None:
                 return done
         raise CommitError(
-            f"{self._layout.path}: another process was faster {_ATTEMPTS} times", retryable=True
+            f"{self._layout.path}: another process was faster {CHECKPOINT_ATTEMPTS} times", retryable=True
         )
 
     def _attempt(self) -> Upkeep | None:

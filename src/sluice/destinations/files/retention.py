@@ -14,11 +14,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
 
 from sluice.destinations.common.bucket import StoredObject
 from sluice.destinations.files.checkpoint import FoldedFile
-from sluice.destinations.files.commits import newest_checkpoint, put_checkpoint, read_commits
+from sluice.destinations.files.commits import (
+    CHECKPOINT_ATTEMPTS,
+    newest_checkpoint,
+    put_checkpoint,
+    read_commits,
+)
 from sluice.destinations.files.layout import Layout
 from sluice.destinations.files.manifest import Manifest
 from sluice.destinations.files.pending import for_each
@@ -27,9 +31,6 @@ from sluice.destinations.files.symlinks import make_symlinks
 from sluice.errors import CommitError
 
 __all__ = ["CommittedEpoch", "SinkFiles", "expire", "sink_files"]
-
-_ATTEMPTS: Final = 5
-"""If several processes put a checkpoint, one succeeds; the others begin anew."""
 
 
 @dataclass(frozen=True)
@@ -154,20 +155,22 @@ def expire(
 
 def _put_without(store: Store, layout: Layout, paths: set[str]) -> None:
     """Puts a checkpoint without files. What has read the manifests before can then put none."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(CHECKPOINT_ATTEMPTS):
         before = newest_checkpoint(store, layout)
         if any(each.since and each.path in paths for each in before.replaced):
             raise CommitError(f"{layout.path}: files were merged meanwhile: try again", retryable=True)
         after = replace(before.without(paths), number=before.number + 1)
         if put_checkpoint(store, layout, after):
             return
-    raise CommitError(f"{layout.path}: another process was faster {_ATTEMPTS} times", retryable=True)
+    raise CommitError(
+        f"{layout.path}: another process was faster {CHECKPOINT_ATTEMPTS} times", retryable=True
+    )
 
 
 def _epoch_of(layout: Layout, key: str) -> tuple[str, int | None] | None:
     """The query and the batch of a data file, which is None if it has the rows of several."""
-    compacted = layout.compacted(key)
-    return (compacted[0], None) if compacted else layout.epoch_of_data_file(key)
+    query = layout.query_of_compacted(key)
+    return (query, None) if query else layout.epoch_of_data_file(key)
 
 
 def _order(epoch: tuple[str, int | None]) -> tuple[str, int]:
