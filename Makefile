@@ -22,7 +22,7 @@ MATRIX = 4.0 4.1 4.2 newest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo example test integration lint types bench soak chaos foreign fuzz soak-tests docs test-matrix clean demo-env
-.PHONY: test-env foreign-env dev-env test-cluster verify-aws test-lowest
+.PHONY: test-env foreign-env dev-env test-cluster verify-aws test-lowest release-check
 .PHONY: $(MATRIX:%=test-%)
 
 help: ## show this
@@ -90,6 +90,9 @@ test-lowest: ## fast tests, and examples with Spark, on the lowest versions that
 	@$(ENVIRONMENT) .venv-lowest --extra test --pyspark 'pyspark==4.0.0' --lowest
 	@.venv-lowest/bin/python $(FAST_TESTS) $(LOWEST)
 	@.venv-lowest/bin/python -m examples read_a_stream copy_a_stream
+
+release-check: dev-env ## build what a release publishes, check it, and run the Quickstart from the wheel in an empty environment
+	@$(BIN)/python -m integration.release_check
 
 clean: ## remove environments, caches and whatever was built
 	rm -rf .venv .venv.lock .venv-* build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -27,9 +27,9 @@ from pyspark.sql import functions as sf
 import sluice
 from integration.support.jars import jars
 from integration.support.kinesis import REGION, Streams
+from integration.support.pages import printed, run
 from integration.support.servers import Server
 from integration.support.spark import SPARK_VERSION
-from integration.test_readme_examples import printed, run
 from sluice.functions import (
     cloudwatch_logs,
     decompress,

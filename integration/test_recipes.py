@@ -17,10 +17,10 @@ from pyspark.sql import functions as sf
 from integration.support.jars import jars
 from integration.support.kafka import kafka
 from integration.support.kinesis import Streams
+from integration.support.pages import run
 from integration.support.paths import ROOT
 from integration.support.queries import await_end
 from integration.support.spark import SPARK_VERSION
-from integration.test_readme_examples import run
 
 REGION = "eu-west-1"
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
