@@ -50,15 +50,49 @@ def test_the_urls_are_those_of_the_repository_that_builds(hook: Any, monkeypatch
     assert metadata["urls"] == {}
 
 
+def workflow(name: str) -> Any:
+    return yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
+
+
+def commands(job: Any) -> list[str]:
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
 def test_only_what_was_tested_is_published() -> None:
     """And only the job that publishes may ask for a token of the index."""
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
-    jobs = workflow["jobs"]
+    release = workflow("release")
+    jobs = release["jobs"]
 
     assert sorted(jobs["publish"]["needs"]) == ["build", "test"]
-    assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == ["publish"]
-    assert workflow["permissions"] == {"contents": "read"}
-    assert [step["run"] for step in jobs["test"]["steps"] if "run" in step] == [".ci/run"]
+    assert jobs["announce"]["needs"] == "publish"
+    assert {name: job["permissions"] for name, job in jobs.items() if "permissions" in job} == {
+        "publish": {"id-token": "write"},
+        "announce": {"contents": "write"},
+    }
+    assert release["permissions"] == {"contents": "read"}
+    assert commands(jobs["test"]) == [".ci/run"]
+    assert commands(jobs["build"])[0] == "make release-check"
+
+
+def test_actions_are_pinned() -> None:
+    """By commit, with the version for readers: a tag can be moved to other code."""
+    for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        for use in re.findall(r"uses: (.+)", path.read_text()):
+            assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[0-9.]+", use), f"{path.name}: {use}"
+
+
+def test_classifiers_name_what_is_tested() -> None:
+    """CI runs each Python of the classifiers, and each target of `make test-matrix`; the tests need Linux."""
+    project = (ROOT / "pyproject.toml").read_text()
+    jobs = workflow("ci")["jobs"]
+    matrix = jobs["matrix"]["strategy"]["matrix"]["include"]
+    targets = re.findall(r"^MATRIX = (.+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
+    everywhere = jobs["all"]["steps"][1]["with"]["python-version"]
+
+    pythons = {each["python"] for each in matrix} | {everywhere}
+    assert pythons == set(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project))
+    assert {each["target"] for each in matrix} == {*targets, "lowest"}
+    assert re.findall(r'"Operating System :: (.+)"', project) == ["POSIX :: Linux"]
 
 
 # Modules and where they come from; extras are what few need. Every other module belongs to all installations.
