@@ -57,6 +57,7 @@ def test_its_thread_runs_while_there_are_waits(monkeypatch: pytest.MonkeyPatch) 
         assert dog._thread is None
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # from Python 3.12 on
 def test_a_process_has_one_and_a_forked_child_its_own() -> None:
     """Threads do not survive a fork."""
     assert shared_watchdog() is shared_watchdog()
