@@ -266,15 +266,20 @@ def test_certificates_are_checked(serve: Serve, tmp_path: Path) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in str(error)
     assert "check options 'url', 'caBundle'" in str(error)
     assert strict.is_fatal(error)
-    destination(url, caBundle=str(file)).submit([b"1"])
-    destination(url, tlsVerification="false").submit([b"1"])
+    with pytest.raises(ssl.SSLCertVerificationError):
+        strict.check_connection()
+    for trusting in (destination(url, caBundle=str(file)), destination(url, tlsVerification="false")):
+        trusting.submit([b"1"])
+        assert trusting.check_connection() in url
 
 
 def test_the_proxy_of_the_environment_is_used(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its password; not for a host of NO_PROXY."""
     proxy, server = serve(), serve()
     monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://me:secret@"))
-    destination("http://endpoint.test/rows").submit([b"1"])
+    proxied = destination("http://endpoint.test/rows")
+    proxied.submit([b"1"])
+    assert proxied.check_connection() == f"the proxy {proxy.url.removeprefix('http://')}"
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     destination(f"{server.url}/rows").submit([b"1"])
 

@@ -23,9 +23,10 @@ from sluice.channels.channel import Address, Channel, connect
 from sluice.channels.handshake import ServerHandshake
 from sluice.channels.tls import make_certificate
 from sluice.cli import top_view
-from sluice.cli.checks.sink import _check_connection
+from sluice.cli.checks.sink import check_connection
 from sluice.destinations.common.bucket import Bucket
 from sluice.destinations.http.transport import HttpTransport
+from sluice.destinations.registry import read_sink
 from sluice.metrics import JsonExporter, endpoint
 from sluice.metrics.board import Board
 from sluice.query_server.launch import _answers
@@ -351,15 +352,13 @@ def test_a_check_of_an_endpoint_ends(trickler: Callable[..., Trickler]) -> None:
     found: list[tuple[str, ...]] = []
 
     class Findings:
-        connection = config_for(peer)
-
         def add(self, *finding: str) -> None:
             found.append(finding)
 
     findings: Any = Findings()
-    thread = threading.Thread(
-        target=_check_connection, args=(findings, f"https://127.0.0.1:{peer.port}"), daemon=True
-    )
+    options = {"destination": "http", "url": f"https://127.0.0.1:{peer.port}", "connectTimeout": "200ms"}
+    endpoint: Any = read_sink(options).destination
+    thread = threading.Thread(target=check_connection, args=(findings, endpoint), daemon=True)
     thread.start()
     thread.join(PATIENT)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from sluice.cli.checks.findings import Findings
 from sluice.cli.checks.identity import Identity, find_identity
 from sluice.destinations.common.bucket import split_s3_path
 from sluice.destinations.files.layout import Layout
+from sluice.destinations.http.destination import HttpDestination
 from sluice.destinations.registry import read_sink
 from sluice.errors import SluiceError
 
-__all__ = ["check_sink"]
+__all__ = ["check_connection", "check_sink"]
 
 _WRITES: Final = "it would write"
 _NO_UPLOAD: Final = "sluice-check"
@@ -46,9 +44,10 @@ def check_sink(findings: Findings, options: Mapping[str, str]) -> None:
             resource = f"arn:{identity.partition}:s3:::{bucket}/{prefix}*"
             identity.may("s3:PutObject", resource, why=_WRITES)
     if service == "http":
-        _check_connection(findings, given["url"])
+        destination: Any = getattr(read_sink(options), "destination", None)
+        check_connection(findings, destination)
         if given.get("auth", "none").lower() != "none" or "bearertokenfile" in given:
-            _check_credentials(findings, options)
+            _check_credentials(findings, destination)
     elif not is_known:
         findings.add(f"destination {name}", "unknown", "its options are fine; only writing shows more")
 
@@ -170,27 +169,18 @@ def _s3(findings: Findings, identity: Identity, given: Mapping[str, str]) -> Non
     identity.may("s3:DeleteObject", resource, why="it would delete")
 
 
-def _check_connection(findings: Findings, url: str) -> None:
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    what = f"connection to {host}:{port}"
+def check_connection(findings: Findings, destination: HttpDestination) -> None:
+    """Connects as a task does, with its certificates and its proxy."""
     try:
-        with socket.create_connection(
-            (host, port), timeout=findings.connection.connect_timeout
-        ) as connection:
-            if parts.scheme == "https":
-                with ssl.create_default_context().wrap_socket(connection, server_hostname=host):
-                    pass
-    except OSError as error:
-        findings.add(what, "failed", f"{type(error).__name__}: {error}")
+        accepted = destination.check_connection()
+    except (OSError, SluiceError) as error:
+        findings.add(f"connection to {destination.name}", "failed", f"{type(error).__name__}: {error}")
         return
-    findings.add(what, "ok", "it accepts connections; nothing was sent")
+    findings.add(f"connection to {destination.name}", "ok", f"{accepted} accepts it; no request was sent")
 
 
-def _check_credentials(findings: Findings, options: Mapping[str, str]) -> None:
+def _check_credentials(findings: Findings, destination: HttpDestination) -> None:
     """Tries what has to be asked for: signing keys, tokens."""
-    destination: Any = getattr(read_sink(options), "destination", None)
     try:
         destination.check_credentials()
     except SluiceError as error:

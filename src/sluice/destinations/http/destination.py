@@ -201,6 +201,10 @@ class HttpDestination(Destination[bytes]):
         self._call.transport.end_requests()
         self._call.auth.close()
 
+    def check_connection(self) -> str:
+        """See `HttpTransport.connect`."""
+        return self._call.transport.connect()
+
     def check_credentials(self) -> None:
         """Gets the credentials of a request, and sends none.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping
@@ -148,6 +149,26 @@ class HttpTransport:
             finally:
                 del _running[exchange]
         return answer
+
+    def connect(self) -> str:
+        """Connects to the endpoint, or to the proxy for it, and sends no request.
+
+        Returns:
+            Host and port of what has accepted the connection.
+
+        Raises:
+            OSError: it does not accept the connection, or its certificate is not trusted.
+            OptionError: a file of certificates cannot be used.
+        """
+        proxy = proxy_for(self.url, getproxies(), proxy_bypass)
+        parts = urlsplit(proxy or self.url)
+        is_encrypted, host = parts.scheme == "https", parts.hostname or ""
+        port = parts.port or (443 if is_encrypted else 80)
+        context = _tls_context(self.verify, self.ca_bundle, self.client_certificate)
+        with socket.create_connection((host, port), timeout=self.connect_timeout) as connection:
+            if is_encrypted:
+                context.wrap_socket(connection, server_hostname=host).close()
+        return f"{'' if proxy is None else 'the proxy '}{host}:{port}"
 
     def end_requests(self) -> None:
         """Ends the requests that are running: their threads and connections are free at once."""
