@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from sluice.environment import PACKAGES
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -21,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The metadata hook, without hatchling, which only a build has."""
     interface = ModuleType("hatchling.metadata.plugin.interface")
-    interface.__dict__["MetadataHookInterface"] = object
+    interface.__dict__["MetadataHookInterface"] = type("MetadataHookInterface", (), {"root": str(ROOT)})
     for name in ("hatchling", "hatchling.metadata", "hatchling.metadata.plugin"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, interface.__name__, interface)
@@ -30,7 +32,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.ProjectUrls()
+    return module.RepositoryMetadata()
 
 
 def test_the_urls_are_those_of_the_repository_that_builds(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +50,27 @@ def test_the_urls_are_those_of_the_repository_that_builds(hook: Any, monkeypatch
     monkeypatch.delenv("SLUICE_REPOSITORY_URL")
     hook.update(metadata)
     assert metadata["urls"] == {}
+
+
+def test_links_of_the_readme_lead_somewhere_from_a_package_index(
+    hook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is absolute, and the file is there; without a repository they stay as they are."""
+    metadata: dict[str, Any] = {}
+
+    monkeypatch.setenv("SLUICE_REPOSITORY_URL", "https://example.org/sluice")
+    hook.update(metadata)
+    links = re.findall(r"\]\(([^)]+)\)", metadata["readme"]["text"])
+    ours = [link for link in links if link.startswith("https://example.org/")]
+    assert all(re.match("https://|#", link) for link in links)
+    assert ours
+    for link in ours:
+        path = link.removeprefix("https://example.org/sluice/blob/main/")
+        assert (ROOT / path.partition("#")[0]).is_file()
+
+    monkeypatch.delenv("SLUICE_REPOSITORY_URL")
+    hook.update(metadata)
+    assert metadata["readme"]["text"] == (ROOT / "README.md").read_text()
 
 
 def workflow(name: str) -> Any:
@@ -118,6 +141,7 @@ def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     third_party = imported - {"sluice", *sys.stdlib_module_names}
 
     assert sorted(declared["dependencies"]) == sorted(third_party - IN_EXTRAS.keys())
+    assert sorted(declared["dependencies"]) == sorted(PACKAGES)
     for name, extra in IN_EXTRAS.items():
         assert name in third_party
         assert any(each.replace("-", "_").startswith(name) for each in declared[extra])

@@ -55,7 +55,18 @@ _COPIES: Final = "userFiles-"
 """How names of directories begin in which Spark has copies of files (``SparkFiles.getRootDirectory``)."""
 SHIMS: Final = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 
-PACKAGES: Final = ("boto3", "botocore", "msgspec", "numpy", "pyarrow", "pybase64", "tenacity")
+PACKAGES: Final = (
+    "boto3",
+    "botocore",
+    "cryptography",
+    "msgspec",
+    "numpy",
+    "pyarrow",
+    "pybase64",
+    "tenacity",
+    "urllib3",
+)
+"""What pyproject.toml has as dependencies."""
 _MODULES: Final = ("sluice", *SHIMS, *PACKAGES)
 _TIMEOUT: Final = 30.0
 """Seconds that another Python may take to start on a busy machine."""
