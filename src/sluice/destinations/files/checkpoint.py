@@ -28,8 +28,17 @@ _VERSION: Final = 1
 _KEPT_CONTENTS: Final = 1000
 """Newest batches of a query whose `Epoch.content` is kept. An older one that is repeated is refused."""
 _FORGOTTEN: Final = "forgotten"
-_DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, OSError, EOFError, zlib.error)
-"""What reading of other bytes raises; msgspec's errors are ValueErrors."""
+_DAMAGED: Final = (
+    msgspec.MsgspecError,  # a ValueError in newer versions only
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OSError,
+    EOFError,
+    zlib.error,
+)
+"""Errors of reading bytes that are not a checkpoint."""
 
 
 class FoldedFile(NamedTuple):
