@@ -292,9 +292,7 @@ NUMBER = st.none() | st.integers(-(2**70), 2**70)
 @settings(max_examples=50)
 @given(
     rows=st.lists(
-        st.tuples(
-            st.sampled_from("abcd"), st.integers(0, 9), st.none() | st.integers(), st.none() | st.integers()
-        ),
+        st.tuples(st.sampled_from("abcd"), st.integers(0, 9), NUMBER, NUMBER),
         max_size=30,
     ),
     faults=st.lists(st.sampled_from(["None", "TransactionConflict", "ThrottlingError", "lost"]), max_size=10),
