@@ -49,11 +49,11 @@ def committed_files(path: str, *, scheme: str = "s3", **connection: str) -> list
     Args:
         path: the sink's option ``path``: ``s3://bucket/prefix`` or a directory.
         scheme: of the returned URLs in S3: ``s3a`` for Hadoop's own client.
-        connection: connection options, with the names that source and sink have for them
-            (``region="eu-west-1"``).
+        connection: connection options by name, such as ``region="eu-west-1"``.
 
     Returns:
-        The files, epoch by epoch: URLs, or paths if `path` is one. Other files below it are not committed.
+        The files, epoch by epoch: URLs, or paths if `path` is a directory. Other files in it are not
+        committed.
 
     Raises:
         OptionError: the path or a connection option is not valid.
@@ -76,13 +76,12 @@ def data_source(source: type[Source] | str, *, name: str | None = None) -> type[
         DefaultSource = sluice.data_source("my_package.source:MySource", name="my-format")
 
     Args:
-        source: the class, or ``package.module:Name``, which is imported when a query uses the format, and not
-            in every session.
-        name: of the format; needed where `source` is text. None: the class' ``name``.
+        source: the class, or ``package.module:Name``, which is imported when a query uses the format.
+        name: of the format; required if `source` is text. None: the class' ``name``.
 
     Raises:
         OptionError: there is no name.
-        SparkVersionError: there is no PySpark here, or one before 4.0.
+        SparkVersionError: PySpark is missing, or older than 4.0.
     """
     from sluice.spark.data_source import data_source as make  # noqa: PLC0415 - imports Spark
 
@@ -90,19 +89,17 @@ def data_source(source: type[Source] | str, *, name: str | None = None) -> type[
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the formats with a session, in case Spark has not found them itself, and functions for SQL.
+    """Registers the formats, and functions for SQL, with a session.
 
-    The functions are those of `sluice.functions`, as ``sluice_decompress`` and so on.
+    The functions are those of `sluice.functions`, named ``sluice_decompress`` and so on. If your program
+    writes from a thread that it started, call this function in that thread first.
 
-    A thread that your program has started calls it before it writes: Spark does not find the format of a
-    write there otherwise.
-
-    It also does what `warn_of_dropped_rows` does, except with Spark Connect.
+    Also calls `warn_of_dropped_rows`, except with Spark Connect.
 
     Raises:
-        SluiceError: Spark runs data sources in a Python that does not have Sluice. The message has the
-            setting that helps. With Spark Connect this is not checked: its server runs them.
-        SparkVersionError: there is no PySpark here, or one before 4.0.
+        SluiceError: Spark runs data sources in a Python without Sluice. The message names the setting that
+            helps. Not checked with Spark Connect, whose server runs them.
+        SparkVersionError: PySpark is missing, or older than 4.0.
     """
     from sluice.functions import register_functions  # noqa: PLC0415 - imports Spark
     from sluice.spark.dropped_rows import listen_if_possible  # noqa: PLC0415
@@ -114,12 +111,11 @@ def register(spark: SparkSession) -> None:
 
 
 def warn_of_dropped_rows(spark: SparkSession) -> None:
-    """Logs a warning when Spark drops rows of the source as later than a query's watermark.
+    """Logs a warning when Spark drops rows of the source because they are later than a query's watermark.
 
-    Spark itself says nothing. The warning comes once a minute at most, to the logger ``sluice`` of the
-    process that calls this, for all queries of this session; another call does nothing.
-    ``docs/read.md`` says what helps. With Spark Connect, end with ``spark.stop()``: Spark's thread that
-    waits for events may keep the application alive.
+    Spark itself does not report them. The logger ``sluice`` of this process gets at most one warning a
+    minute, for all queries of the session. Further calls have no effect. With Spark Connect, end the
+    application with ``spark.stop()``: Spark's event thread may keep it alive.
     """
     from sluice.spark.dropped_rows import listen  # noqa: PLC0415 - imports Spark
 
@@ -127,11 +123,9 @@ def warn_of_dropped_rows(spark: SparkSession) -> None:
 
 
 def _warn_if_spark_will_not_find_it() -> None:
-    """In an application that uses Spark: logs what to set where Spark would not find the formats by itself.
+    """Logs what to set if Spark would not find the formats: its own error has 200 lines and does not say.
 
-    Spark's own error is 200 lines long and does not say what to set. A process that Spark starts is no
-    application, and neither is a program that has not imported PySpark. A client of Spark Connect starts no
-    Python.
+    Does nothing in processes that Spark started, without PySpark, and in clients of Spark Connect.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     if main is not None and main.name.startswith(("pyspark.", "sluice.")):
@@ -150,7 +144,7 @@ def _warn_if_spark_will_not_find_it() -> None:
     try:
         sent = sent_with_py_files()
         problem = explain_lookup(os.environ, partial(probe_python, without=sent), is_sent=bool(sent))
-    except Exception:  # the import has to succeed without the advice
+    except Exception:  # `import sluice` must succeed without this advice
         log.debug("the Python that Spark asks was not found out", exc_info=True)
         return
     if problem is not None:

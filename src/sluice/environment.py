@@ -1,18 +1,12 @@
-"""Whether Spark, started from this process, would find Sluice, and what to set where it would not.
+"""Whether Spark, started from this process, finds Sluice, and what to set if it does not.
 
-Spark does not run Python data sources in the application's process. It starts Python processes: one to look
-for formats, and others to plan, read and write. Which ones is set by environment variables, and not by which
-Python the application runs on:
+Spark runs Python data sources in Python processes of its own. Environment variables choose their Python:
 
-- to look for formats, and to plan, read and write those that it finds, on workers, too:
-  ``PYSPARK_DRIVER_PYTHON``, else ``PYSPARK_PYTHON``, else ``python3`` (``PythonUtils.defaultPythonExec`` of
-  Spark);
-- to plan, read and write formats that the application registers: ``PYSPARK_PYTHON``, else ``python3``
-  (``SparkContext.pythonExec`` of PySpark).
+- Formats that Spark finds, on workers too: ``PYSPARK_DRIVER_PYTHON``, else ``PYSPARK_PYTHON``, else
+  ``python3`` (``PythonUtils.defaultPythonExec`` of Spark).
+- Formats that the application registers: ``PYSPARK_PYTHON``, else ``python3`` (``SparkContext.pythonExec``).
 
-So Spark does not find a format, or its workers do not find Sluice, if a virtual environment is not activated,
-if ``PYSPARK_DRIVER_PYTHON`` is ``jupyter`` or does not exist on workers, or if a relative path leads into an
-archive that the driver does not have. Nothing here needs PySpark or a JVM.
+This module needs neither PySpark nor a JVM.
 """
 
 from __future__ import annotations
@@ -52,7 +46,7 @@ DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
 _OF_SPARK_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"
 """A variable that spark-submit sets for the Python that it starts."""
 _COPIES: Final = "userFiles-"
-"""How names of directories begin in which Spark has copies of files (``SparkFiles.getRootDirectory``)."""
+"""Prefix of the directories in which Spark stores copies of files (``SparkFiles.getRootDirectory``)."""
 SHIMS: Final = ("pyspark_kinesis_efo", "pyspark_async_sink", "pyspark_dynamodb_streams")
 
 PACKAGES: Final = (
@@ -66,7 +60,7 @@ PACKAGES: Final = (
     "tenacity",
     "urllib3",
 )
-"""What pyproject.toml has as dependencies."""
+"""The dependencies of pyproject.toml."""
 _MODULES: Final = ("sluice", *SHIMS, *PACKAGES)
 _TIMEOUT: Final = 30.0
 """Seconds that another Python may take to start on a busy machine."""
@@ -101,10 +95,10 @@ class Probed:
 
     Attributes:
         command: the command that Spark calls.
-        path: where it is; None where the command cannot be run as a Python.
+        path: its executable; None if the command does not run a Python.
         version: of Python, such as ``3.12.4``.
-        missing: modules of Sluice, and of packages that Sluice needs, that it does not have.
-        sluice: the version of Sluice there; empty where that is not known.
+        missing: the modules that it lacks, of Sluice and of its dependencies.
+        sluice: its version of Sluice; empty if unknown.
     """
 
     command: str
@@ -123,10 +117,10 @@ class Probed:
         return f"'{self.command}' ({where}Python {self.version})"
 
     def problem(self, *, shims: bool = False) -> str | None:
-        """Why Sluice cannot run there; None where it can.
+        """Why this Python cannot run Sluice; None if it can.
 
         Args:
-            shims: whether the modules by which Spark finds the formats are needed as well.
+            shims: also require the modules by which Spark finds the formats.
         """
         missing = [name for name in self.missing if shims or name not in SHIMS]
         if self.path is None:
@@ -144,7 +138,7 @@ class Probed:
 
     @property
     def is_unpacked_elsewhere(self) -> bool:
-        """Whether it is a relative path that does not exist here: executors have it from an archive."""
+        """Whether executors may have it from an archive: it is a relative path that does not exist here."""
         return self.path is None and _is_of_archive(self.command)
 
 
@@ -152,22 +146,22 @@ Probe = Callable[[str], Probed]
 
 
 def lookup_python(environment: Mapping[str, str]) -> str:
-    """The Python that Spark asks for formats, as a command."""
+    """The command of the Python in which Spark searches for formats."""
     return environment.get(DRIVER_PYTHON) or worker_python(environment)
 
 
 def worker_python(environment: Mapping[str, str]) -> str:
-    """The Python that plans, reads and writes, as a command."""
+    """The command of the Python that plans, reads and writes."""
     return environment.get(PYSPARK_PYTHON) or "python3"
 
 
 def probe_python(command: str, search_path: Sequence[str] = (), without: Sequence[str] = ()) -> Probed:
-    """Finds out what a Python has. Starts it, unless it is this one.
+    """Inspects a Python. Starts it, unless it is this one.
 
     Args:
         command: the command that Spark calls.
         search_path: more entries of its module path, such as files that Spark sends to workers.
-        without: entries of this Python's module path that a Python which Spark starts does not have.
+        without: entries of this process's module path that Spark does not pass on.
     """
     path = shutil.which(command)
     if path is None:
@@ -196,7 +190,7 @@ def probe_python(command: str, search_path: Sequence[str] = (), without: Sequenc
 
 
 def explain_workers(environment: Mapping[str, str], probe: Probe = probe_python) -> str | None:
-    """One sentence with what to set where Sluice cannot run in the Python of Spark's workers; else None."""
+    """What to set, in one sentence, if the Python of Spark's workers cannot run Sluice; else None."""
     probed = probe(worker_python(environment))
     if (problem := probed.problem()) is None:
         return None
@@ -211,10 +205,10 @@ def explain_workers(environment: Mapping[str, str], probe: Probe = probe_python)
 def explain_lookup(
     environment: Mapping[str, str], probe: Probe = probe_python, *, is_sent: bool = False
 ) -> str | None:
-    """One sentence with what to set where Spark would not find the formats by itself; else None.
+    """What to set, in one sentence, if Spark does not find the formats by itself; else None.
 
     Args:
-        is_sent: this Sluice has come with ``--py-files``, see `sent_with_py_files`.
+        is_sent: whether ``--py-files`` brought this Sluice, see `sent_with_py_files`.
     """
     probed = probe(lookup_python(environment))
     if (problem := probed.problem(shims=True)) is None:
@@ -236,9 +230,7 @@ def explain_lookup(
 
 
 def _link_without_blanks(command: str) -> str:
-    """Spark asks a shell whether the command exists, without quoting it; with a blank in it, Spark searches
-    for no formats.
-    """
+    """Spark does not quote the command in a shell. If its path has a blank, Spark searches for no formats."""
     return (
         f"Spark searches for no formats, since '{command}' has a blank in its path: link the environment, as "
         f"by ln -s '{sys.prefix}' /tmp/environment, and set {PYSPARK_PYTHON}=/tmp/environment/bin/python "
@@ -247,7 +239,7 @@ def _link_without_blanks(command: str) -> str:
 
 
 def explain_found_formats(environment: Mapping[str, str]) -> str | None:
-    """One sentence with what to set where executors may lack the Python that Spark finds formats with."""
+    """What to set, in one sentence, if executors may lack the Python in which Spark found the formats."""
     found, worker = environment.get(DRIVER_PYTHON), environment.get(PYSPARK_PYTHON)
     if not found or not worker or found == worker or not _is_of_archive(worker):
         return None
@@ -263,12 +255,12 @@ def sent_with_py_files(
     path_of_jvm: Sequence[str] | None = None,
     own: Path | None = None,
 ) -> Sequence[str]:
-    """What ``--py-files`` and ``addPyFile`` have put on the path, if this Sluice is among it; else nothing.
+    """The path entries of ``--py-files`` and ``addPyFile`` if they include this Sluice; else none.
 
     Args:
         environment: of this process.
-        path_of_jvm: entries of the path of the JVM that has started this process; None: they are looked up.
-        own: where this Sluice is.
+        path_of_jvm: the ``PYTHONPATH`` of the JVM that started this process; None: read it from /proc.
+        own: the directory of this Sluice.
     """
     own = own or Path(__file__).parents[1]
     added: Sequence[str] = []
@@ -280,10 +272,10 @@ def sent_with_py_files(
 
 
 def minimum_pyspark(version: str | None) -> str | None:
-    """What is wrong with a version of PySpark; None where it will do.
+    """Why Sluice cannot use this version of PySpark; None if it can.
 
     Args:
-        version: as PySpark has it (``4.0.1``, ``4.1.0.dev3``); None where there is no PySpark.
+        version: such as ``4.0.1`` or ``4.1.0.dev3``; None if PySpark is not installed.
     """
     if version is None:
         return (
@@ -296,7 +288,6 @@ def minimum_pyspark(version: str | None) -> str | None:
 
 
 def _unpack_it_here(command: str) -> str:
-    """What to do about an archive that the driver does not have."""
     top = Path(command).parts[0]
     return (
         f"which is not there, in {Path.cwd()}: executors have it from --archives, and Spark plans data "
@@ -314,7 +305,7 @@ def _entries(environment: Mapping[str, str]) -> Sequence[str]:
 
 
 def _path_of_parent() -> Sequence[str] | None:
-    """The entries of the path of the process that has started this one; None if it is unknown."""
+    """The ``PYTHONPATH`` of this process's parent; None if it is unknown."""
     try:
         told = Path(f"/proc/{os.getppid()}/environ").read_bytes().decode(errors="replace")
     except OSError:
@@ -323,8 +314,8 @@ def _path_of_parent() -> Sequence[str] | None:
 
 
 def installed_sluice() -> str:
-    """The version that is installed here; empty if Sluice is on the path alone."""
-    # Imported only here: it takes 7 ms, and each of Spark's Pythons imports this module to compare versions.
+    """The installed version; empty if Sluice is on the path but not installed."""
+    # The import takes 7 ms, and each of Spark's Pythons imports this module.
     from importlib import metadata  # noqa: PLC0415
 
     try:

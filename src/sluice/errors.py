@@ -1,7 +1,4 @@
-"""The errors that Sluice raises. Attributes, not classes, say what a service's error means.
-
-Messages appear in logs that many people read, so they never hold a secret.
-"""
+"""The errors that Sluice raises. Messages appear in logs, so they never contain secrets."""
 
 from __future__ import annotations
 
@@ -27,15 +24,15 @@ _QUERY: Final = re.compile(r"(https?://[^\s?#'\"]*)[?#][^\s'\"]*", re.IGNORECASE
 
 
 def redact_urls(text: str) -> str:
-    """`text` without user, password, query and fragment of the URLs in it."""
+    """Removes user, password, query and fragment from the URLs in a text."""
     return _QUERY.sub(r"\1?***", _USERINFO.sub("//***@", text))
 
 
 class SluiceError(Exception):
-    """Root of every error of this library. Its message shows neither passwords nor queries of URLs.
+    """Root of all errors of this library. Its message hides passwords and queries of URLs.
 
     Attributes:
-        retryable: whether the same call may succeed when it is repeated.
+        retryable: whether the same call may succeed if it is repeated.
     """
 
     retryable: bool
@@ -57,11 +54,8 @@ class InvalidRecordError(SluiceError, ValueError):
     """A row can never be delivered: it has no data, is too large, or has a key that is not allowed.
 
     Args:
-        message: why; with the number of the row, if it is known.
-        reason: why, without the number of the row; None: `message` has no number.
-
-    Attributes:
-        reason: for the dead letter, which holds the row itself.
+        message: the reason, with the number of the row if it is known.
+        reason: the reason without the number, for the dead letter; None: the same as `message`.
     """
 
     def __init__(self, message: str, *, retryable: bool = False, reason: str | None = None) -> None:
@@ -74,11 +68,11 @@ class DataLossError(SluiceError):
 
 
 class SourceRuleError(SluiceError):
-    """A source broke a rule of its contract: its code is wrong. Names the source, the split and the rule."""
+    """The code of a source broke a rule of its contract. Names the source, the split and the rule."""
 
 
 class CommitError(SluiceError):
-    """An epoch could not be committed. None of it counts as written; a restart commits it again."""
+    """An epoch was not committed: none of its rows count as written. A restart commits it again."""
 
 
 THROTTLING_CODES: Final = frozenset(
@@ -100,17 +94,17 @@ THROTTLING_CODES: Final = frozenset(
         "TransactionInProgressException",
     }
 )
-"""Codes with which AWS services ask to slow down: botocore's `ThrottledRetryableChecker`, and the name that
-DynamoDB's statements use. Codes with ``Throttl`` in them are others: see `is_throttling`."""
+"""Codes of throttling: those of botocore's `ThrottledRetryableChecker`, and that of DynamoDB's statements.
+`is_throttling` also accepts every code that contains ``Throttl``."""
 
 
 def is_throttling(code: str) -> bool:
-    """Whether AWS services refuse requests with this code because there are too many, or too large ones."""
+    """Whether an error code of an AWS service means throttling."""
     return code in THROTTLING_CODES or "Throttl" in code
 
 
 class ServiceError(SluiceError):
-    """A call to a service failed, and could not or should not be retried any more.
+    """A call to a service failed, and is not retried any more.
 
     Attributes:
         operation: the API operation, as the service spells it (``GetRecords``).
@@ -120,13 +114,13 @@ class ServiceError(SluiceError):
         throttling: the service asked to slow down.
         missing: the stream, shard or other resource does not exist.
         expired_iterator: the shard iterator is older than five minutes: get a new one.
-        invalid_argument: the service refused the request as malformed.
-        retry_after: seconds that the service asks to wait before another attempt; None if it does not say.
-        credentials: the service refused the credentials.
-        sentence: the service's own message, alone; empty if it gave none.
+        invalid_argument: the service rejected the request as malformed.
+        retry_after: seconds to wait before another attempt, if the service asks for that.
+        credentials: the service rejected the credentials.
+        sentence: the service's own message; empty if it gave none.
     """
 
-    def __init__(  # noqa: PLR0913 - attributes that each say one thing of the error
+    def __init__(  # noqa: PLR0913 - independent attributes of the error
         self,
         message: str,
         *,

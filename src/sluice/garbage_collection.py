@@ -1,4 +1,4 @@
-"""When garbage is not collected."""
+"""Pauses garbage collection."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ __all__ = ["without_garbage_collection"]
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Pauses garbage collection, for imports and for the SDK's clients: they make many objects and hardly any
-    garbage, and collection takes a quarter of their time: 70 ms of CPU in a planning process.
+    """Pauses garbage collection while modules are imported or SDK clients are made.
+
+    They make many objects and hardly any garbage. Collection takes a quarter of their time: 70 ms of CPU in a
+    planning process.
     """
     if not gc.isenabled():
         yield

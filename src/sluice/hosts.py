@@ -1,4 +1,4 @@
-"""What the text of a host's name or address says of it."""
+"""Classifies hosts by the text of their name or address."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["is_loopback", "is_unspecified"]
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether the address means all addresses of a host."""
+    """Whether the address stands for all addresses of a host."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

@@ -1,7 +1,7 @@
 """Instants: whole microseconds since the epoch in UTC, as Arrow and Spark keep them.
 
-An instant is an int of microseconds everywhere inside the library; a duration is a float of seconds. This
-module converts instants from and to what services, users and offsets use instead.
+Inside the library, an instant is an int of microseconds and a duration a float of seconds. This module
+converts instants from and to the forms of services, users and offsets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TIME_FORM: Final = (
     "ISO-8601 such as 2026-01-31 or 2026-01-31T12:00:00.250Z (without an offset: UTC), or seconds since the "
     f"epoch, from {_FIRST_SECOND} (2001-09-09) to a day from now"
 )
-"""The times that users may write, as messages tell it."""
+"""The times that users may write, for messages."""
 _ISO: Final = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)"
     r"(?:[Tt ](?P<minute>\d\d:\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?)?"
@@ -65,10 +65,9 @@ def micros_to_datetime(micros: int) -> datetime:
 
 
 def http_date(text: str) -> datetime | None:
-    """The instant of a header such as ``Date``; None where it has another form.
+    """The instant of a header such as ``Date``; None if it has another form.
 
-    "-0000" is UTC, too: that of a host that does not tell its zone (RFC 5322, 3.3), which Python makes a time
-    without one.
+    The zone "-0000" is UTC, too (RFC 5322, 3.3): Python parses it as a time without a zone.
     """
     try:
         found = parsedate_to_datetime(text.strip())
@@ -91,7 +90,7 @@ def iso_instant(micros: int) -> str:
 def far_date(days: int) -> str:
     """Days since the epoch as an ISO-8601 date, also beyond the years 1 to 9999: ``+12026-01-31``.
 
-    The calendar repeats itself every 400 years, so the day is found in years that `datetime` knows.
+    The calendar repeats every 400 years, so the day is computed in years that `datetime` supports.
     """
     cycles, rest = divmod(days, _DAYS_IN_400_YEARS)
     day = EPOCH + timedelta(days=rest)
@@ -128,11 +127,11 @@ def parse_instant(text: str) -> int:
 
 
 def parse_time(text: str) -> int:
-    """Microseconds since the epoch of what users write for any source: see `TIME_FORM`.
+    """Microseconds since the epoch of a time that a user wrote: see `TIME_FORM`.
 
     Raises:
         ValueError: the text is neither a time nor a number.
-        OptionError: the text is a number that cannot be meant as seconds, such as a date without dashes.
+        OptionError: the text is a number outside the range of seconds, such as a date without dashes.
     """
     text = text.strip()
     if _NUMBER.fullmatch(text) is None:

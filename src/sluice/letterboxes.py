@@ -1,17 +1,10 @@
-"""Files by which processes on the driver host report to listeners in the application.
+"""Files by which planning and commits report figures to listeners in the application.
 
-Spark's progress events carry nothing of a Python sink, and before 4.2 nothing of a Python source. A listener
-runs in the application's process, while commits and planning run in others, on the same host and mostly as
-the same user. So a listener makes a letterbox: a directory below another one that only this user can open, in
-the directory for temporary files. The other processes put their letters into every letterbox. Without
-listeners nothing is written. A listener locks its letterbox for as long as it lives; a letterbox without a
-lock is left over, and other processes remove it.
-
-The lock is that of the directory itself, without a file that something could remove. The cleaner of systemd
-leaves directories alone that are locked. Others, or users, may remove anything at any time: a listener makes
-its letterbox again when it next looks into it.
-
-Nothing depends on it: where a letter does not arrive, figures are unknown.
+Planning and commits run in other processes on the driver host, and Spark's progress events do not carry
+their figures. So each listener makes a letterbox: a directory for temporary files that only this user can
+open. The other processes put their letters into every letterbox. The listener locks its letterbox, and makes
+it again if something removes it. Processes remove letterboxes without a lock. If a letter is lost, figures
+are unknown; nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -34,14 +27,14 @@ __all__ = ["Letterbox", "post"]
 
 _ENDING: Final = ".json"
 _MOST_LETTERS: Final = 2_000
-"""Letters in one letterbox, at most: a listener that takes none must not fill the disk."""
+"""The most letters in a letterbox: a listener that takes none must not fill the disk."""
 _MOST_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of the letters in one letterbox, at most. A letter about 10,000 shards has 1 MiB."""
+"""The most bytes in a letterbox. A letter about 10,000 shards has 1 MiB."""
 _MADE_WITHIN: Final = 60.0
-"""Seconds in which a letterbox, or a letter, gets its name. Until then the name begins with a dot."""
+"""Seconds after which an unfinished letterbox or letter, whose name begins with a dot, is removed."""
 
 _ATTEMPTS: Final = 10
-"""How often a letterbox is made again because the directory of all was removed meanwhile."""
+"""How often making a letterbox is tried, because another process may remove its parent."""
 
 _numbers: Final = itertools.count()
 
@@ -52,10 +45,10 @@ def _directory() -> Path | None:
 
 
 class Letterbox:
-    """The letterbox of one listener. While it cannot be made, no letters come.
+    """The letterbox of one listener. While it cannot be made, no letters arrive.
 
     Args:
-        directory: the directory of all letterboxes; None: this user's.
+        directory: of all letterboxes; None: the default one of this user.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -66,7 +59,7 @@ class Letterbox:
         self._make()
 
     def take(self) -> list[Mapping[str, Any]]:
-        """The letters that have come since the last call, in their order."""
+        """Removes and returns the letters since the last call, in order."""
         if self._is_closed:
             return []
         letters: list[Mapping[str, Any]] = []
@@ -117,7 +110,7 @@ class Letterbox:
 
 
 def _make_box(parent: Path) -> tuple[Path, int] | None:
-    """A new letterbox, and its lock; None if others than this user can open the directory of all."""
+    """Makes a letterbox, and returns it with its lock; None if other users can open its parent."""
     for _ in range(_ATTEMPTS):
         parent.mkdir(mode=0o700, exist_ok=True)
         # The process that closes the last letterbox removes the directory.
@@ -139,7 +132,7 @@ def _make_box(parent: Path) -> tuple[Path, int] | None:
 
 
 def _locked(directory: Path) -> int | None:
-    """A descriptor that locks the directory; None if another one does.
+    """Locks a directory, and returns the descriptor; None if another process has locked it.
 
     Raises:
         OSError: there is no such directory.
@@ -159,10 +152,10 @@ def post(write: Callable[[], Mapping[str, Any]], directory: Path | None = None) 
     """Puts a letter into every letterbox. Errors of the file system are ignored.
 
     Args:
-        write: makes the letter, an object of JSON with its ``kind``. Called only if there is a letterbox.
+        write: makes the letter, a JSON object with its ``kind``. Called only if a letterbox exists.
 
     Returns:
-        How many letterboxes have got it.
+        The number of letterboxes that received it.
     """
     parent = directory or _directory()
     posted, text = 0, ""
@@ -180,7 +173,7 @@ def post(write: Callable[[], Mapping[str, Any]], directory: Path | None = None) 
 
 
 def _make_room(box: Path, size: int) -> None:
-    """Removes the oldest letters of a box in which there is no room for another one."""
+    """Removes the oldest letters if a box has no room for another one."""
     sizes: dict[str, int] = {}
     with os.scandir(box) as letters:
         for letter in letters:
@@ -195,7 +188,7 @@ def _make_room(box: Path, size: int) -> None:
 
 
 def _boxes(parent: Path) -> Iterator[Path]:
-    """The letterboxes that listeners hold. Removes those that are left over."""
+    """Yields the letterboxes that listeners have locked, and removes the others."""
     try:
         if not is_of_this_user_alone(parent.lstat()):
             return
@@ -218,7 +211,7 @@ def _boxes(parent: Path) -> Iterator[Path]:
 
 
 def _remove_if_old(path: Path) -> None:
-    """Removes what a process that was killed has left in the making."""
+    """Removes an unfinished letter or letterbox of a killed process."""
     with contextlib.suppress(OSError):
         if time.time() - path.lstat().st_mtime > _MADE_WITHIN:
             if path.is_dir():

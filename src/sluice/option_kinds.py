@@ -1,4 +1,4 @@
-"""Kinds of option values: what text is allowed, what it means, and what messages show of it."""
+"""Kinds of option values: the allowed text, its meaning, and how messages show it."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _SIZE_UNITS = {
     "gib": 1024**3,
 }
 _NANOS_PER_SECOND = 1e9
-_LONGEST_DURATION = 9e9  # seconds, some 285 years: longer ones overflow what sockets and locks count in
+_LONGEST_DURATION = 9e9  # seconds, 285 years: longer ones overflow the counters of sockets and locks
 _BEFORE_USERINFO = re.compile(r"\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*\.?")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 
 
 def redact_url(text: str) -> str:
-    """A URL that a user gave, maybe a malformed one, without user, password, query and fragment.
+    """Removes user, password, query and fragment from a URL, even a malformed one.
 
-    A password that was not escaped may hold any character. So everything up to the last ``@`` is hidden.
+    A password that was not escaped may contain any character, so everything up to the last ``@`` is hidden.
     """
     hidden, at, host = text.rpartition("@")
     if at:
@@ -69,10 +69,9 @@ class Kind(Generic[T]):
 
     Attributes:
         name: a short name of the type.
-        allowed: what users may write, for error messages.
-        parse: makes the value from the text. Raises ValueError, or OptionError with its own message, for text
-            that is not allowed.
-        redact: makes what messages show of the text.
+        allowed: the allowed text, for error messages.
+        parse: converts the text. Raises ValueError if it is not allowed, or OptionError with its own message.
+        redact: the text as messages show it.
     """
 
     name: str
@@ -116,11 +115,11 @@ def _host(text: str) -> str:
 
 
 HOST: Kind[str] = Kind("host", "the name or address of a host, without a port", _host)
-"""Where tasks connect to a server of ours."""
+"""An address that tasks connect to."""
 BIND_HOST: Kind[str] = Kind(
     "host", "the name or address of a host, without a port; 0.0.0.0 or :: for all", _bind_host
 )
-"""Where a server of ours listens, if that is not where tasks connect to it."""
+"""An address that our servers listen on, if it is not the one that tasks connect to."""
 
 
 def choice(*values: str) -> Kind[str]:
@@ -137,11 +136,11 @@ def choice(*values: str) -> Kind[str]:
 
 
 def matching(name: str, allowed: str, pattern: str | re.Pattern[str]) -> Kind[str]:
-    """Text that `pattern` matches from start to end, without the blanks around it.
+    """Text that `pattern` matches as a whole, after surrounding blanks are removed.
 
     Args:
         name: of the kind.
-        allowed: what users may write, for error messages.
+        allowed: the allowed text, for error messages.
         pattern: a regular expression.
     """
     compiled = re.compile(pattern)
@@ -188,7 +187,7 @@ def _quantity(text: str, units: Mapping[str, float]) -> float:
     if match is None or match[2].lower() not in units:
         raise ValueError(text)
     value = float(match[1]) * units[match[2].lower()]
-    if not math.isfinite(value * _NANOS_PER_SECOND):  # nor in any smaller unit that it is counted in
+    if not math.isfinite(value * _NANOS_PER_SECOND):  # nor does it in nanoseconds
         raise ValueError(text)
     return value
 

@@ -1,8 +1,7 @@
-"""Names of options that are none of ours: those of other connectors, and misspelt ones.
+"""Option names of other connectors, and misspelt ones.
 
-If a name means the same as an option of ours, Sluice uses that option and logs it. A name that means
-something else, or nothing here, gets its own sentence instead of the nearest name: an option that is spelled
-alike may cost money, or do something else.
+If a name means the same as one of our options, Sluice uses that option and logs it. For other known names,
+the error explains what to do: proposing the most similar option might cost money.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Taken:
-    """A name that means the same as an option of ours.
+    """A name that means the same as one of our options.
 
     Attributes:
         name: as the other connector spells it.
         origin: the connector.
         key: of our option.
-        translate: makes our options, by key, of the value. None: the value is written in the same way. Raises
-            OptionError, with a message that continues the name, for a value without a counterpart here.
+        translate: converts the value to our options, by key; None: both connectors use the same values.
+            Raises OptionError for a value without an equivalent, with a message that continues the name.
     """
 
     name: str
@@ -43,10 +42,10 @@ class Taken:
 
 @dataclass(frozen=True)
 class Explained:
-    """A name that has no counterpart among our options.
+    """A name without an equivalent among our options.
 
     Attributes:
-        name: as the other connector spells it; ``prefix.*`` for all that start with ``prefix.``.
+        name: as the other connector spells it; ``prefix.*`` for all names with this prefix.
         origin: the connector.
         why: what to do instead. It continues the name in an error.
     """
@@ -60,7 +59,7 @@ ForeignName = Taken | Explained
 
 
 def find_foreign_name(key: str, names: Sequence[ForeignName]) -> ForeignName | None:
-    """The entry for a key that a user gave, in any case; one with the whole name before one with a prefix."""
+    """Returns the entry for a key in any case. An entry with the whole name precedes one with a prefix."""
     key = key.lower()
     exact = (entry for entry in names if entry.name.lower() == key)
     prefixed = (
@@ -70,11 +69,11 @@ def find_foreign_name(key: str, names: Sequence[ForeignName]) -> ForeignName | N
 
 
 def log_taken(what: str, taken: Mapping[str, Sequence[str]]) -> None:
-    """Logs which names were replaced by which of our keys: one line, and once in a process.
+    """Logs which of our keys replaced which names, in one line and once per process.
 
     Args:
-        what: whose options they are (``kinesis-efo``).
-        taken: the foreign name to our keys. Values are not logged.
+        what: the format (``kinesis-efo``).
+        taken: our keys, by foreign name. Values are not logged.
     """
     if taken:
         lines = (f"'{name}' as '" + "' and '".join(keys) + "'" for name, keys in sorted(taken.items()))
@@ -83,22 +82,21 @@ def log_taken(what: str, taken: Mapping[str, Sequence[str]]) -> None:
 
 @functools.cache
 def _log_once(what: str, taken: str) -> None:
-    # Spark makes processes that it uses again read the options for every batch.
+    # A process that Spark reuses reads the options for every batch.
     _log.info("%s: options of other connectors are taken: %s", what, taken)
 
 
 _MISSPELT: Final = 0.85
-"""Two names that are at least this similar (0 to 1) count as one name and a misspelling of it."""
+"""If the similarity (0 to 1) of two names is at least this, one counts as a misspelling of the other."""
 _PROPOSALS: Final = 3
 
 
 def propose_keys(name: str, keys: Mapping[str, bool], foreign: Sequence[ForeignName]) -> str:
-    """The sentence about an unknown name: the keys that may be meant, three at most.
+    """Proposes up to three keys for an unknown name, in a sentence.
 
     Args:
         name: as the user gave it.
-        keys: the keys of our options, and whether AWS charges for what the option asks for. Such a key is
-            proposed only for a clear misspelling of it.
+        keys: our keys, and whether setting the option costs money: see `Option.billed`.
         foreign: names of other connectors. For a misspelling of one, our key is proposed.
     """
     called = {entry.name.lower(): entry.key for entry in foreign if isinstance(entry, Taken)}

@@ -1,7 +1,7 @@
 """Options, each declared once: key, kind, default, allowed values, description.
 
 The declarations are used for parsing, for error messages and for the tables in the documentation. Keys are
-case-insensitive, as everywhere in Spark. One error reports everything that is wrong with a set of options.
+case-insensitive, as in Spark. One error reports all problems of a set of options.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ T = TypeVar("T")
 SPARK_KEYS = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Keys that Spark adds to the options of a source or sink, or that users set for Spark."""
 _PATH_KEYS = frozenset({"path", "paths"})
-"""What Spark makes of an argument of ``load`` and ``start``."""
+"""Keys that Spark sets from an argument of ``load`` and ``start``."""
 
 _LONGEST_SHOWN = 200  # characters of a value in a message
 
@@ -68,7 +68,7 @@ class Option(Generic[T]):
         shown_default: the default as the documentation shows it, if it differs from `default`.
         required: users must set the option.
         secret: the value is never printed.
-        billed: AWS charges for what it asks for. It is proposed only for a clear misspelling of it.
+        billed: setting it costs money, so it is proposed only for a clear misspelling of it.
     """
 
     key: str
@@ -86,7 +86,7 @@ class Option(Generic[T]):
         return self.key.endswith(".*")
 
     def shown(self, text: Any) -> str:
-        """What messages show of a value of this option."""
+        """The value as messages show it."""
         if self.secret:
             return "***"
         if not isinstance(text, str):
@@ -101,15 +101,15 @@ class Option(Generic[T]):
         return key.lower() == self.key.lower()
 
     def as_declared(self, key: str) -> str:
-        """A key that it takes as the documentation has it: Spark passes keys in lower case."""
+        """The spelling of the documentation for a key of this option: Spark passes keys in lower case."""
         return self.key[:-1] + key[len(self.key) - 1 :] if self.is_prefix else self.key
 
 
 class OptionValues:
-    """Parsed options. Collects the problems until `check` raises them in one error.
+    """Parsed options. Collects problems until `check` raises them in one error.
 
     Args:
-        what: whose options they are, for error messages (``kinesis-efo``).
+        what: the format, for error messages (``kinesis-efo``).
     """
 
     def __init__(self, what: str) -> None:
@@ -121,14 +121,14 @@ class OptionValues:
         self._problems: list[str] = []
 
     def get(self, option: Option[T]) -> T | None:
-        """The value that the user set, else the default; None if there is no default."""
+        """The value that the user set, or the default."""
         return self._values.get(option.key, option.default)
 
     def require(self, option: Option[T]) -> T:
         """The value of an option that has a default or is required.
 
         Raises:
-            OptionError: the option has no value. The error has all other problems noted so far, too.
+            OptionError: the option has no value. The error includes all problems noted so far.
         """
         value = self.get(option)
         if value is None:
@@ -149,12 +149,12 @@ class OptionValues:
         return key.lower() in self._keys
 
     def with_prefix(self, option: Option[T]) -> dict[str, T]:
-        """The values of a ``prefix.*`` option by the rest of their keys, as the user spelled it."""
+        """The values of a ``prefix.*`` option, by their keys without the prefix, as the user spelled them."""
         values: dict[str, T] = self._values.get(option.key, {})
         return values
 
     def foreign_name(self, option: Option[Any]) -> str | None:
-        """The name of another connector under which the user gave this option; None for its own key."""
+        """The other connector's name under which the user gave this option; None for its own key."""
         return self._foreign.get(option.key.lower())
 
     def reject(self, key: str, why: str) -> None:
@@ -171,14 +171,14 @@ class OptionValues:
         self.reject(option.key, f"is {shown}: {why}")
 
     def reject_each(self, options: Iterable[Option[Any]], why: str) -> None:
-        """As `reject_value`, for those of `options` that the user gave."""
+        """Calls `reject_value` for each of `options` that the user gave."""
         for option in options:
             for key in [option.as_declared(key) for key in self._keys if option.takes(key)]:
                 if key in self._given:
                     self.reject(key, f"is {option.shown(self._given[key])}: {why}")
 
     def check(self) -> None:
-        """Raises OptionError if any problem was noted. The message has all of them."""
+        """Raises OptionError with all problems, if any was noted."""
         if self._problems:
             raise self._error()
 
@@ -193,7 +193,7 @@ class OptionValues:
             value = option.kind.parse(text)
         except OptionError as error:
             message = str(error)
-            for given in (text, text.strip()):  # as the error shows it, which may be too much
+            for given in (text, text.strip()):  # the error may show a secret
                 message = message.replace(redact_urls(repr(given)), shown)
             self.reject(option.as_declared(key), message)
             return
@@ -207,7 +207,7 @@ class OptionValues:
             self._values[option.key] = value
 
     def take(self, brought: Mapping[Taken, str], declared: Sequence[Option[Any]]) -> None:
-        """Reads options that the user gave under names of other connectors; call it after all `read`."""
+        """Reads options with names of other connectors. Call it after all calls of `read`."""
         by_key = {option.key.lower(): option for option in declared}
         taken: dict[str, list[str]] = {}
         for entry, text in brought.items():
@@ -237,11 +237,11 @@ def read_options(
     """Parses the options that a user gave. Notes problems for `OptionValues.check`.
 
     Args:
-        what: whose options they are, for error messages (``kinesis-efo``).
-        declared: all options there are.
-        given: as Spark passes them: keys in any case, values as text.
-        also: other keys to ignore, besides Spark's own.
-        foreign: names of other connectors that users may bring. A declared key is never replaced.
+        what: the format, for error messages (``kinesis-efo``).
+        declared: all options of the format.
+        given: the options from Spark, with keys in any case.
+        also: keys to ignore in addition to Spark's own.
+        foreign: option names of other connectors. They never replace a declared key.
     """
     declared = list(declared)
     values = OptionValues(what)

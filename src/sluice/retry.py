@@ -26,7 +26,7 @@ __all__ = ["UNLIMITED", "Backoff", "Retrier", "patient"]
 T = TypeVar("T")
 
 UNLIMITED: Final = sys.maxsize
-"""Retries until `Backoff.give_up_after`."""
+"""A number of retries: until `Backoff.give_up_after`."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +36,9 @@ class Backoff:
     """How often an operation is retried, and how long the waits are (`base` and `max` in seconds).
 
     Attributes:
-        throttle_patience: seconds. Until they have been waited in all, attempts that the service throttled
-            use up no retries.
-        repeats_throttled: whether attempts that the service throttled are repeated at all.
-        give_up_after: seconds after the first attempt began from which on none follows. An attempt that the
-            service leaves unanswered may take all of them.
+        throttle_patience: seconds of waits in total, during which throttled attempts do not use up retries.
+        repeats_throttled: whether throttled attempts are retried.
+        give_up_after: seconds since the start of the first attempt, after which no other attempt starts.
     """
 
     max_retries: int
@@ -60,7 +58,7 @@ class Backoff:
 
 
 def patient(seconds: float) -> Backoff:
-    """How what a task or a commit calls is repeated: until `seconds` have passed, however often that is."""
+    """The backoff of tasks and commits: any number of retries within `seconds`."""
     return Backoff(UNLIMITED, base=0.2, max=5.0, exponent=2.0, give_up_after=seconds)
 
 
@@ -69,7 +67,7 @@ class Retrier:
     """Calls a function until it succeeds, its error is not retryable, or the retries are used up.
 
     Args:
-        sleep: waits a number of seconds. It may raise to end `call`, as in a task that stops.
+        sleep: waits a number of seconds. It may raise to end `call`, as when a task stops.
         jitter: returns a random number in [0, 1).
         clock: monotonic seconds.
     """
@@ -82,9 +80,9 @@ class Retrier:
         """Returns what `function` returns.
 
         Raises:
-            SluiceError: that `function` raised last: it is not retryable, or no retry is left.
+            SluiceError: the last error of `function`: it is not retryable, or no retry is left.
         """
-        import tenacity  # noqa: PLC0415 - processes that only parse options know backoffs, and call nothing
+        import tenacity  # noqa: PLC0415 - processes that only parse options do not need it
 
         def wait(state: tenacity.RetryCallState) -> float:
             return self.jitter() * backoff.ceiling(state.attempt_number - 1)
@@ -119,7 +117,7 @@ class Retrier:
 
 
 def _log_retry(backoff: Backoff, state: tenacity.RetryCallState) -> None:
-    """Each retry of a limited number; of others only that they begin."""
+    """Logs each retry if their number is limited, else only the first one."""
     error = state.outcome.exception() if state.outcome else None
     pause = state.next_action.sleep if state.next_action else 0.0
     number, most = state.attempt_number, backoff.max_retries

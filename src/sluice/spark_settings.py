@@ -1,9 +1,8 @@
-"""What the planning process can find out about Spark's settings, which Spark does not pass on to it.
+"""Reads Spark's settings in the planning process, to which Spark does not pass them.
 
-Spark knows at which address executors find the driver, and tells tasks (``spark.driver.host``), but not the
-planning process. Whether there is a cluster can mostly be read from the command line of the driver's JVM,
-which has started this process. Where it says nothing, there may be one. Where it says ``local`` it may be out
-of date: a JVM stays when an application replaces its session.
+The command line of the driver's JVM, which started this process, mostly has the master URL and the address of
+the driver. Without a master URL, a cluster is possible. A ``local`` one may be outdated, because the JVM
+stays when an application replaces its session.
 """
 
 from __future__ import annotations
@@ -33,19 +32,18 @@ _ARGUMENTS: Final = {
     "--total-executor-cores": "spark.cores.max",
 }
 _ANCESTORS: Final = 3
-"""Ancestors of this process that are searched for the JVM: its parent, or that of the daemon that forked
-it."""
+"""How many ancestors of this process are searched for the JVM, which may have started a daemon that forks."""
 
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """What is known of Spark's settings; None: unknown.
+    """Spark's settings; None: unknown.
 
     Attributes:
-        master: its URL.
-        host: where executors find the driver.
+        master: URL of the master.
+        host: the address at which executors connect to the driver.
         bind: the address that the driver listens on.
-        cores: how many cores tasks run on.
+        cores: the number of cores for tasks.
     """
 
     master: str | None = None
@@ -69,11 +67,11 @@ class SparkSettings:
 def find_spark_settings(
     command: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> SparkSettings:
-    """What can be found out about Spark's settings in the planning process.
+    """Reads Spark's settings in the planning process.
 
     Args:
-        command: the command line of the driver's JVM; None: it is looked up. Empty where it is unknown.
-        environment: that of the driver.
+        command: of the driver's JVM, empty if unknown; None: read it from the process table.
+        environment: of the driver.
     """
     if command is None:
         command = _command_of_jvm(os.getppid())
@@ -100,7 +98,7 @@ def _cores(settings: Mapping[str, str]) -> int | None:
 
 @functools.cache
 def cores_for_tasks() -> int | None:
-    """The cores on which the tasks of this process' query run; None: unknown."""
+    """The number of cores for the tasks of this process's query; None: unknown."""
     return find_spark_settings().cores
 
 
