@@ -55,7 +55,7 @@ def test_the_urls_are_those_of_the_repository_that_builds(hook: Any, monkeypatch
 def test_links_of_the_readme_lead_somewhere_from_a_package_index(
     hook: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is absolute, and the file is there; without a repository they stay as they are."""
+    """Each is absolute, and its file exists; without a repository they stay as they are."""
     metadata: dict[str, Any] = {}
 
     monkeypatch.setenv("SLUICE_REPOSITORY_URL", "https://example.org/sluice")

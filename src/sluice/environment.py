@@ -1,6 +1,6 @@
 """Whether Spark, started from this process, finds Sluice, and what to set if it does not.
 
-Spark runs Python data sources in Python processes of its own. Environment variables choose their Python:
+Spark runs Python data sources in separate Python processes. Environment variables choose their Python:
 
 - Formats that Spark finds, on workers too: ``PYSPARK_DRIVER_PYTHON``, else ``PYSPARK_PYTHON``, else
   ``python3`` (``PythonUtils.defaultPythonExec`` of Spark).
