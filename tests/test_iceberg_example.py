@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,13 @@ ONCE_AGAIN = Backoff(max_retries=1, base=0.001, max=0.001, exponent=1.0)
 
 # SQLAlchemy leaves connections to SQLite to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Closes connections here, where their warning is expected, and not during another test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

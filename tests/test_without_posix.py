@@ -15,10 +15,10 @@ from integration.model.server import serving
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 
-# Other packages are imported first, because how they do on Windows is theirs to test. Then it removes those
-# parts of the standard library whose documentation says "Availability: Unix".
+# Imports other packages first, because their support of Windows is not tested here. Then removes the parts of
+# the standard library whose documentation says "Availability: Unix".
 WINDOWS = """
-import importlib, os, pkgutil, select, signal, socket, subprocess, sys
+import asyncio, importlib, os, pkgutil, select, signal, socket, subprocess, sys
 import botocore.session, hypothesis, msgspec, pyarrow.compute, pyarrow.parquet, pyspark.sql.datasource
 import pyspark.sql.streaming, tenacity, urllib3
 botocore.session.Session().create_client("kinesis", region_name="eu-west-1")

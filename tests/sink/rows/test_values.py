@@ -201,12 +201,12 @@ def test_an_entry_that_does_not_give_its_fields_is_kept(entry: Any, expected: An
 
 @pytest.mark.parametrize("levels", [101, 10_000, 100_000])
 def test_what_is_too_deep_for_python_is_kept(levels: int) -> None:
-    """As text from a hundred levels on, and as the name of its type where Python cannot write the text."""
+    """As text from a hundred levels on, or as the name of its type if Python cannot write the text."""
     found = strict(dead_letter_of_entry({"x": deep(levels)}, "r").data or b"")["x"]
     for _ in range(99):
         (found,) = found
 
-    assert found in ("[['end']]", "<list>")
+    assert found.strip("[]") in ("'end'", "<list>")
 
 
 ANYTHING = st.recursive(
