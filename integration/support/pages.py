@@ -50,4 +50,6 @@ def run(program: str, directory: Path, endpoint: str, **environment: str) -> str
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    # A first run that ends with a stack trace looks as if it had failed.
+    assert "\tat " not in done.stderr, done.stderr[-6000:]
     return done.stdout

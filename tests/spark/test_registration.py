@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,12 +33,27 @@ class FakeRegistration:
 
 
 class ClassicSession(SparkSession):
-    """A session with its own driver, without the driver."""
+    """A session with its own driver, without the driver.
 
-    def __init__(self, python: str, registration: FakeRegistration) -> None:
-        self._context = SimpleNamespace(pythonExec=python, _python_includes=["sluice.zip"])
+    Args:
+        found: formats that Spark finds by itself.
+        includes: names of files of ``--py-files``.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        registration: FakeRegistration,
+        *,
+        found: Sequence[str] = (),
+        includes: Sequence[str] = (),
+    ) -> None:
+        self._context = SimpleNamespace(pythonExec=python, _python_includes=includes)
         self._registration = registration
         self.is_active = False
+        manager = SimpleNamespace(dataSourceExists=found.__contains__)
+        state = SimpleNamespace(dataSourceManager=lambda: manager)
+        self._jsparkSession = SimpleNamespace(sessionState=lambda: state)
 
     def createDataFrame(self, *_: Any, **__: Any) -> Any:  # noqa: N802 - Spark's name
         self.is_active = True
@@ -68,6 +84,28 @@ def test_what_spark_has_found_itself_is_left(found: list[str]) -> None:
     spark = session(*found)
     register_formats(spark)
     assert spark.dataSource.names == [name for name in FORMATS if name not in found]
+
+
+@pytest.mark.parametrize("found", [FORMATS, FORMATS[:1], []])
+def test_what_spark_finds_in_the_same_python_is_not_registered(
+    monkeypatch: pytest.MonkeyPatch, found: list[str]
+) -> None:
+    """Spark would warn that a format was replaced, for each format and query."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    formats = FakeRegistration()
+    register_formats(ClassicSession(sys.executable, formats, found=found))
+    assert formats.names == [name for name in FORMATS if name not in found]
+
+
+def test_what_spark_finds_in_another_python_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is everything if files of --py-files may have another version."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    for python, includes in (("/other/python", ()), (sys.executable, ["sluice.zip"])):
+        monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", python)
+        formats = FakeRegistration()
+        register_formats(ClassicSession(sys.executable, formats, found=FORMATS, includes=includes))
+        assert formats.names == FORMATS
 
 
 @pytest.fixture(autouse=True)

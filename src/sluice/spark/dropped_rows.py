@@ -6,6 +6,8 @@ So this works after ``sluice.register`` or ``sluice.warn_of_dropped_rows``.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import logging
 import math
@@ -36,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 _LINE_INTERVAL = 60.0
 """Seconds between two lines about one run of a query."""
+_LAST_EVENTS = 2_000
+"""Milliseconds for which the end of the application waits for events."""
 _MOST_RUNS = 1_000
 """Runs that are remembered. Spark may drop the event that one has ended."""
 
@@ -64,6 +68,20 @@ def listen(session: SparkSession) -> None:
         if in_jvm is None or not _is_listening(in_jvm, listener):
             session.streams.addListener(listener)
         _sessions.add(session)
+
+
+@atexit.register
+def _stop_listening() -> None:
+    """Waits for the last events, and removes the listener.
+
+    Otherwise Spark delivers them to a Python that has ended, and logs a stack trace for each.
+    """
+    for session in [each for each in _sessions if getattr(each, "_jsparkSession", None) is not None]:
+        with contextlib.suppress(Exception):  # the JVM may have ended, or its last events take too long
+            events = session.sparkContext._jsc.sc().listenerBus()  # noqa: SLF001 - PySpark has no public name
+            events.waitUntilEmpty(_LAST_EVENTS)
+            session.streams.removeListener(_listeners[0])
+            events.waitUntilEmpty(_LAST_EVENTS)
 
 
 def _listener_of_jvm(in_jvm: Any) -> DroppedRowsListener:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from sluice.environment import PYSPARK_PYTHON, explain_workers, probe_python
+from sluice.environment import PYSPARK_PYTHON, explain_workers, lookup_python, probe_python
 from sluice.errors import SluiceError
 from sluice.spark.dynamodb_streams import DynamoDbStreamsDataSource
 from sluice.spark.sink import AsyncSinkDataSource
@@ -26,7 +27,7 @@ _ALREADY_THERE: Final = "DATA_SOURCE_ALREADY_EXISTS"
 
 
 def register_formats(spark: SparkSession) -> None:
-    """Makes the formats known to a session, unless Spark has found them by itself.
+    """Registers the formats with a session, unless Spark finds them by itself in the same Python.
 
     Raises:
         SluiceError: Spark would run them in a Python without Sluice. The message says what to set.
@@ -34,14 +35,29 @@ def register_formats(spark: SparkSession) -> None:
     _check_workers(spark)
     _activate(spark)
     for source in (KinesisDataSource, AsyncSinkDataSource, DynamoDbStreamsDataSource):
-        _register(spark, source)
+        if not _is_found(spark, source.name()):
+            _register(spark, source)
+
+
+def _is_found(spark: SparkSession, name: str) -> bool:
+    """Whether registration would change nothing but make Spark log a warning, and again for each query."""
+    if not isinstance(spark, SparkSession):
+        return False
+    context = spark.sparkContext
+    if context._python_includes or context.pythonExec != lookup_python(os.environ):  # noqa: SLF001
+        return False
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001
+        return bool(manager.dataSourceExists(name))
+    except Exception:  # noqa: BLE001 - some platforms forbid such calls, each in its own way
+        return False
 
 
 def _register(spark: SparkSession, source: type[DataSource]) -> None:
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
-        # Spark 4.0 refuses a format that it has found by itself; later versions replace it.
+        # Spark 4.0 refuses a format that it has found; later versions replace it.
         if _ALREADY_THERE not in str(error):
             raise
 
