@@ -19,7 +19,7 @@ from integration.support.spark import SPARK_VERSION
 
 BOTH = pytest.mark.usefixtures("publisher")
 
-LOSS_LOGGED = "data loss, reading on from the oldest record"
+LOSS_LOGGED = "data loss, continuing at the oldest record"
 RUNS = 1 if SPARK_VERSION >= (4, 2) else 2  # before, a run is one batch, be it one that is read again
 
 

@@ -89,7 +89,7 @@ def test_one_sentence_under_jupyter() -> None:
     """There the other variable counts, and registering helps without a restart."""
     environment = {"PYSPARK_DRIVER_PYTHON": "jupyter", "PYSPARK_PYTHON": sys.executable}
     assert explain_lookup(environment, always(Probed("jupyter", None))) == (
-        "Spark asks 'jupyter' for formats, which is no Python that can be run: set PYSPARK_DRIVER_PYTHON="
+        "Spark asks 'jupyter' for formats, which does not run a Python: set PYSPARK_DRIVER_PYTHON="
         f"{sys.executable} before the session starts, or call sluice.register(spark) in it"
     )
 
@@ -139,8 +139,8 @@ def test_a_folder_of_the_name_is_no_sluice(
 @pytest.mark.parametrize("script", ["exit 1", "echo hello", "echo '{}'", "echo '[]'"])
 def test_what_is_no_python_is_called_that(make_python: Callable[[str], str], script: str) -> None:
     """Such as ``jupyter``, or the user's script."""
-    assert probe_python(make_python(script)).problem() == "is no Python that can be run"
-    assert probe_python("/no/such/python").problem() == "is no Python that can be run"
+    assert probe_python(make_python(script)).problem() == "does not run a Python"
+    assert probe_python("/no/such/python").problem() == "does not run a Python"
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_an_archive_that_the_driver_does_not_have(monkeypatch: pytest.MonkeyPatc
     """Executors have it. What helps is the archive here, too, and no other path."""
     monkeypatch.chdir(tmp_path)
     there = (
-        f"which is not there, in {tmp_path}: executors have it from --archives, and Spark plans data sources "
-        "on the driver host, by the same path. Unpack it here, too, or link it: "
+        f"which does not exist in {tmp_path}: executors have it from --archives, but Spark plans data "
+        "sources on the driver host, at the same path. Unpack it here, too, or link it: "
         f"ln -s {sys.prefix} environment"
     )
     environment = {"PYSPARK_PYTHON": ARCHIVED}
@@ -186,7 +186,7 @@ def test_a_command_or_an_absolute_path_that_is_missing_is_of_no_archive() -> Non
     """There the advice is another path."""
     for command in ("no-such-python", "/no/such/python"):
         told = explain_workers({"PYSPARK_PYTHON": command}) or ""
-        assert told.endswith(f"is no Python that can be run: set {SETTING}")
+        assert told.endswith(f"does not run a Python: set {SETTING}")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_formats_that_spark_finds_run_in_the_drivers_python(
     told = explain_found_formats({key: value for key, value in given.items() if value})
     assert (told is not None) == is_told
     if told is not None:
-        assert f"run in '{driver}' of PYSPARK_DRIVER_PYTHON, on executors, too" in told
+        assert f"run in '{driver}' of PYSPARK_DRIVER_PYTHON, also on executors" in told
 
 
 def test_another_sluice_than_this_one(make_python: Callable[[str], str]) -> None:
@@ -283,7 +283,7 @@ def test_importing_sluice_says_what_to_set(make_python: Callable[[str], str]) ->
     """One line, in a program that has imported PySpark."""
     other = make_python("exit 1")
     said = imported("import pyspark, sluice", PYSPARK_PYTHON=other, PYSPARK_DRIVER_PYTHON="")
-    assert said == (f"Spark asks '{other}' for formats, which is no Python that can be run: set {SETTING}\n")
+    assert said == (f"Spark asks '{other}' for formats, which does not run a Python: set {SETTING}\n")
 
 
 def test_importing_sluice_says_nothing_where_all_is_well() -> None:

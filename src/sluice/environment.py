@@ -124,7 +124,7 @@ class Probed:
         """
         missing = [name for name in self.missing if shims or name not in SHIMS]
         if self.path is None:
-            return "is no Python that can be run"
+            return "does not run a Python"
         if "sluice" in missing:
             return "does not have Sluice"
         if missing:
@@ -244,9 +244,9 @@ def explain_found_formats(environment: Mapping[str, str]) -> str | None:
     if not found or not worker or found == worker or not _is_of_archive(worker):
         return None
     return (
-        f"formats that Spark has found by itself run in '{found}' of {DRIVER_PYTHON}, on executors, too, and "
-        f"only those that the application has registered in '{worker}' of {PYSPARK_PYTHON}: leave "
-        f"{DRIVER_PYTHON} out, or call sluice.register(spark)"
+        f"formats that Spark has found run in '{found}' of {DRIVER_PYTHON}, also on executors, and "
+        f"only formats that the application has registered run in '{worker}' of {PYSPARK_PYTHON}: unset "
+        f"{DRIVER_PYTHON}, or call sluice.register(spark)"
     )
 
 
@@ -290,8 +290,8 @@ def minimum_pyspark(version: str | None) -> str | None:
 def _unpack_it_here(command: str) -> str:
     top = Path(command).parts[0]
     return (
-        f"which is not there, in {Path.cwd()}: executors have it from --archives, and Spark plans data "
-        "sources on the driver host, by the same path. Unpack it here, too, or link it: "
+        f"which does not exist in {Path.cwd()}: executors have it from --archives, but Spark plans data "
+        "sources on the driver host, at the same path. Unpack it here, too, or link it: "
         f"ln -s {sys.prefix} {top}"
     )
 

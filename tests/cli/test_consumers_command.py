@@ -81,7 +81,7 @@ def test_a_list_of_nothing_is_wrong_use() -> None:
     assert run("list").code == 2
     assert run("list", "--stream", "nosuch").code == 3
     assert run("list", "--stream", "a b").code == 2
-    assert "is no stream" in run("list", "--stream", "arn:aws:sqs:eu-west-1:1:orders").errors
+    assert "is not a stream" in run("list", "--stream", "arn:aws:sqs:eu-west-1:1:orders").errors
     assert "is not the ARN of a consumer" in run("remove", STREAM, "--execute").errors
 
 
@@ -96,7 +96,7 @@ def test_a_left_over_consumer_is_removed(service: Service) -> None:
 
     assert (done.code, done.value["consumers"]) == (0, [{"arn": arn, "outcome": "removed"}])
     assert service.consumers("orders") == ["other"]
-    assert "was gone already" in run("remove", arn, "--execute").out
+    assert "was deleted already" in run("remove", arn, "--execute").out
 
 
 def test_the_consumer_of_a_query_is_kept(service: Service, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_the_region_of_an_arn_is_used(
     elsewhere.clock.advance(1)
     assert (done.code, elsewhere.consumers("orders")) == (0, [])
     assert service.consumers("orders") == (["q"] if is_namesake else [])
-    assert "was gone already" in sluice("consumers", "remove", there, "--execute", *anywhere).out
+    assert "was deleted already" in sluice("consumers", "remove", there, "--execute", *anywhere).out
 
 
 @pytest.mark.parametrize("namesakes", [["orders"], ["clicks"]])
@@ -198,7 +198,7 @@ def test_a_consumer_that_another_account_has_is_not_gone(namesakes: list[str]) -
     done = run("remove", arn, "--execute", "--json")
 
     assert (done.code, elsewhere.consumers("orders")) == (1, ["q"])
-    assert "not found, and neither is its stream" in done.value["consumers"][0]["outcome"]
+    assert "not found, nor is its stream" in done.value["consumers"][0]["outcome"]
 
 
 def test_an_endpoint_that_goes_by_the_name_alone(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

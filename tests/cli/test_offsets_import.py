@@ -151,7 +151,7 @@ def test_what_is_no_lease_table(tmp_path: Path) -> None:
     for location, problem, code in (
         (f"@{tmp_path}/none.json", "expected what 'aws dynamodb scan' prints", 2),
         (f"@{tmp_path}/list.json", "expected what 'aws dynamodb scan' prints", 2),
-        (scan(tmp_path), "there is no lease", 3),
+        (scan(tmp_path), "the table has no lease", 3),
     ):
         done = sluice("offsets", "import", "kcl", location, "--offline")
         assert (done.code, problem in done.errors) == (code, True)
@@ -249,7 +249,9 @@ def test_leases_name_the_account_and_the_time_of_creation(tmp_path: Path) -> Non
     assert "clicks:1, and it was created" in run(at_some_time, stream="clicks").errors
     assert run(at_some_time, stream=service.arn("clicks")).code == 0
     assert run(identified(other, shard, number), stream="clicks").code == 3
-    assert "there is no lease" in run(identified(other, shard, number), stream=service.arn("clicks")).errors
+    assert (
+        "the table has no lease" in run(identified(other, shard, number), stream=service.arn("clicks")).errors
+    )
 
 
 def test_the_position_goes_into_a_file(tmp_path: Path) -> None:
@@ -465,6 +467,6 @@ def test_leases_of_two_streams_of_one_name_are_refused(tmp_path: Path) -> None:
         done = sluice("offsets", "import", "kcl", scan(tmp_path, *items), "--offline")
 
         assert done.code == 3
-        assert "two streams of the name clicks" in done.errors
+        assert "two streams named clicks" in done.errors
         assert f"{ACCOUNT}:clicks:1700000000" in done.errors
         assert f"{ACCOUNT}:clicks:1800000000" in done.errors

@@ -165,7 +165,7 @@ def test_a_shard_that_does_not_exist_is_named(query: Query) -> None:
     done = query.reset("--to-latest", "--shard", "shardId-000000000077")
 
     assert done.code == 2
-    assert "no shard orders/shardId-000000000077" in done.errors
+    assert "shard orders/shardId-000000000077 does not exist" in done.errors
     assert query.shards[0] in done.errors
 
 
@@ -350,7 +350,7 @@ def test_a_stream_that_was_made_anew(query: Query, *, knows_arn: bool) -> None:
     assert (shown.code, "created again" in shown.errors) == (3, True)
     assert planned.code == 0
     assert {each["shard"]: (each["to"], each["meaning"]) for each in planned.value["shards"]} == {
-        query.shards[0]: (ANY, "starts in the new stream: that of the old position was deleted"),
+        query.shards[0]: (ANY, "starts in the new stream: the old one was deleted"),
         query.shards[1]: (ANY, "was not read yet"),
         "shardId-000000000003": (None, "dropped: its stream was deleted"),
         "shardId-000000000007": (None, "dropped: its stream was deleted"),
@@ -440,7 +440,7 @@ def test_state_cannot_leave_a_batch_out(query: Query) -> None:
     done = query.reset("--to-latest", "--execute", "--force")
 
     assert (damaged.code, done.code) == (3, 3)
-    assert "commits/1 is empty or damaged. Delete it, with its '.crc' file" in damaged.errors
+    assert "commits/1 is empty or damaged. Delete it and its '.crc' file" in damaged.errors
     assert "not committed, and the query keeps state" in done.errors
 
 
@@ -459,7 +459,7 @@ def test_an_older_damaged_file_does_not_matter(query: Query) -> None:
 
     assert done.code == 0
     mended = [each for each in done.value["notes"] if "damaged" in each]
-    assert mended == ["offsets/1 is damaged, and keeps the query from starting. The reset mends that."]
+    assert mended == ["offsets/1 is damaged, so the query cannot start. The reset repairs it."]
     assert query.positions(1) == query.positions(2) == query.everywhere({"at": "TRIM_HORIZON"})
     assert (query.checkpoint / "offsets" / "0").read_bytes() == b""
     assert sluice("offsets", "show", query.checkpoint).code == 0
@@ -478,7 +478,7 @@ def test_a_batch_whose_start_is_damaged_cannot_be_given_up(query: Query) -> None
     done = query.reset("--to-trim-horizon", "--execute")
 
     assert (done.code, query.files()) == (3, before)
-    assert "offsets/1 is damaged (it is empty). Put it back from a copy" in done.errors
+    assert "offsets/1 is damaged (it is empty). Restore it from a copy" in done.errors
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -743,7 +743,7 @@ def test_a_reset_that_cannot_be_put_back_says_how(query: Query, monkeypatch: pyt
     (backup,) = (query.checkpoint / "_sluice_backup").iterdir()
 
     assert done.code == 3
-    assert "a part of the change was made. Before the query is started" in done.errors
+    assert "the change is incomplete. Before you start the query" in done.errors
     assert f"--undo {backup.name} --execute" in done.errors
 
     monkeypatch.undo()

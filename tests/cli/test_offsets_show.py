@@ -95,7 +95,7 @@ def test_a_truncated_offset_is_not_mistaken_for_another_sources(tmp_path: Path) 
     refused = sluice("offsets", "show", checkpoint)
 
     assert refused.code == 3
-    assert "an offset of Sluice's is no JSON: its file was cut or changed" in refused.errors
+    assert "an offset is not JSON: its file was truncated or changed" in refused.errors
 
 
 def copied(tmp_path: Path) -> Path:
@@ -127,10 +127,10 @@ def test_a_damaged_offset_says_what_to_do(tmp_path: Path, body: bytes, command: 
     assert refused.code == 3
     assert f"{checkpoint}/offsets/5 is damaged" in refused.errors
     for advice in (
-        "Put it back from a copy of the checkpoint",
+        "Restore it from a copy of the checkpoint",
         "delete the files of this batch and of later ones from 'offsets' and 'commits', with their '.crc'",
         "resumes after batch 4",
-        "With destination s3, or another one that commits, it fails if one of them was committed",
+        "With files, s3 or a custom destination that commits, it fails if one of them was committed",
         "docs/operate.md, 'Restoring a checkpoint'",
     ):
         assert advice in refused.errors
@@ -144,7 +144,7 @@ def test_a_missing_offset_and_a_damaged_first_one(tmp_path: Path) -> None:
     (checkpoint / "offsets" / "5").write_bytes((RECORDINGS / "polling/checkpoint/offsets/5").read_bytes())
     (checkpoint / "offsets" / "4").unlink()
     missing = sluice("offsets", "show", checkpoint).errors
-    assert "offsets/4 is missing. Put it back from a copy" in missing
+    assert "offsets/4 is missing. Restore it from a copy" in missing
     (checkpoint / "offsets" / "5").write_bytes(b"")
     for batch in (1, 2, 3, 5):
         (checkpoint / "offsets" / str(batch)).unlink()
@@ -168,8 +168,8 @@ def test_a_damaged_entry_of_commits_commits_nothing(tmp_path: Path, body: bytes)
 
     assert (shown.code, shown.value["batch"]["state"]) == (1, "inFlight")
     (problem,) = shown.value["problems"]
-    assert problem.startswith(f"{checkpoint}/commits/5 is empty or damaged. Delete it, with its '.crc' file")
-    assert "destination s3, or another one that commits, leaves them out" in problem
+    assert problem.startswith(f"{checkpoint}/commits/5 is empty or damaged. Delete it and its '.crc' file")
+    assert "destinations that commit, such as files and s3, skip it" in problem
     assert f"problem      {problem}" in text.out
 
 
@@ -219,7 +219,7 @@ def test_the_source_is_named_by_what_it_has_logged(tmp_path: Path) -> None:
     for unknown in ("no.such:Log", f"{__name__}:RECORDINGS"):
         refused = sluice("offsets", "show", tmp_path, "--log", unknown)
         assert refused.code == 2
-        assert f"--log {unknown}: it " in refused.errors
+        assert refused.errors.startswith(f"sluice offsets show: --log {unknown}: ")
 
 
 class PartitionLog(StreamLog):

@@ -314,4 +314,4 @@ def test_a_place_without_letters(tmp_path: Path) -> None:
     done = replay(tmp_path / "nosuch", destination="kinesis", streamName="orders")
 
     assert done.code == 3
-    assert f"there is no {tmp_path / 'nosuch'}" in done.errors
+    assert f"{tmp_path / 'nosuch'} does not exist" in done.errors

@@ -172,7 +172,7 @@ def test_many_shards_are_cut_to_what_fits() -> None:
 @pytest.mark.parametrize("answer", [b"<html>", b"{}", b"[]", b'{"queries": [{}]}'])
 def test_another_server_is_not_mistaken_for_a_listener(answer: bytes) -> None:
     """With its address."""
-    with pytest.raises(SluiceError, match=r"what answers at http://host:1/sluice\.json is no listener"):
+    with pytest.raises(SluiceError, match=r"what answers at http://host:1/sluice\.json is not a listener"):
         look_at_listener("host:1", NOW, lambda _url: answer)
 
 

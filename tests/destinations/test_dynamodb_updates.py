@@ -102,8 +102,8 @@ def test_other_columns_are_no_sets(kind: t.DataType) -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"set_columns": ["x"]}, "option 'setColumns' has 'x': there is no such column"),
-        ({"condition": "v < :x"}, "option 'condition' has 'x': there is no such column"),
+        ({"set_columns": ["x"]}, "option 'setColumns' has 'x': this column does not exist"),
+        ({"condition": "v < :x"}, "option 'condition' has 'x': this column does not exist"),
     ],
 )
 def test_columns_that_options_name_must_exist(more: Any, why: str) -> None:

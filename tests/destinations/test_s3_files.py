@@ -177,7 +177,7 @@ def test_partitions() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (("nowhere",), "there is no column 'nowhere'"),
+        (("nowhere",), "column 'nowhere' does not exist"),
         (("id", "ID"), "column 'id' is named twice"),
         (("real",), "column 'real' is double: allowed is string, boolean"),
         (("id", "real", "text"), "no column is left"),

@@ -210,7 +210,7 @@ def test_errors() -> None:
     assert _decompress.of_arrays(values, codec="gzip", errors="null").to_pylist() == [b"a", None, None]
     by_row = pa.array(["gzip", "auto", "zstd"])
     assert _decompress.of_arrays(values, by_row).to_pylist() == [b"a", b"bad", None]
-    with pytest.raises(SluiceError, match=r"^decompress: a value is no gzip, .*; with errors 'null'"):
+    with pytest.raises(SluiceError, match=r"^decompress: a value is not gzip, .*; with errors 'null'"):
         _decompress.of_arrays(values, pa.array(["gzip"] * 3), errors=pa.array(["fail"] * 3))
 
 

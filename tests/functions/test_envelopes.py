@@ -76,10 +76,10 @@ def test_a_control_message_has_no_events() -> None:
     ("data", "message"),
     [
         (b"", "truncated"),
-        (b"hello", "no envelope"),
+        (b"hello", "not an envelope"),
         (b"[]", "Expected `object`, got `array`"),
-        (b"\xff\xfe", "no envelope"),
-        (b"[" * 100_000, "no envelope"),
+        (b"\xff\xfe", "not an envelope"),
+        (b"[" * 100_000, "not an envelope"),
         (encoded(DATA) * 2, "trailing characters"),
         (gzip.compress(encoded(DATA))[:-9], "gzip"),
         (encoded({}), "missing required field `messageType`"),
@@ -135,7 +135,7 @@ def test_a_column_of_envelopes() -> None:
         *("owner", "logGroup", "logStream", "subscriptionFilters", "id", "timestamp", "message")
     ]
     with pytest.raises(
-        SluiceError, match=r"^cloudwatch_logs: a value is no envelope of a subscription: JSON"
+        SluiceError, match=r"^cloudwatch_logs: a value is not an envelope of a subscription: JSON"
     ):
         _cloudwatch_logs.of_arrays(pa.array(["bad"]))
     with pytest.raises(OptionError, match="errors is 'skip'"):

@@ -387,11 +387,11 @@ OTHER_ACCOUNT = {
     [
         (
             {DESCRIBE: [GONE], LIST: [listed("ACTIVE", "ACTIVE")]},
-            "there is no such consumer: the stream has "
+            "this consumer does not exist: the stream has "
             + ", ".join(f"{STREAM_ARN}/consumer/{name}:1" for name in ("c0", "c1")),
         ),
-        ({DESCRIBE: [GONE], LIST: [listed()]}, "there is no such consumer: the stream has none"),
-        ({DESCRIBE: [GONE], LIST: [GONE]}, "there is no such consumer"),
+        ({DESCRIBE: [GONE], LIST: [listed()]}, "this consumer does not exist: the stream has none"),
+        ({DESCRIBE: [GONE], LIST: [GONE]}, "this consumer does not exist"),
         ({DESCRIBE: [is_("DELETING")]}, "the consumer is DELETING"),
         (
             {DESCRIBE: [is_("ACTIVE")], "DescribeStreamSummary": [OTHER_ACCOUNT]},

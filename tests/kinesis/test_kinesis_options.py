@@ -455,7 +455,7 @@ def test_fan_out_has_an_agent_unless_the_user_wants_none() -> None:
         *(
             (
                 {"agent": "none", key: value},
-                f"option '{key}' is {value!r}: there is no agent, as 'agent' is none:",
+                f"option '{key}' is {value!r}: it has no effect, because 'agent' is none:",
             )
             for key, value in AGENT_OPTIONS.items()
             if key != "agent"
@@ -496,7 +496,7 @@ def test_bad_options_of_agents_are_refused_by_name(
 
 def test_polling_without_an_agent_says_what_turns_it_on() -> None:
     message = refusal(streamName="orders", agentPorts="4000")
-    assert "there is no agent, as 'agent' is none by default: set that to driver or workers" in message
+    assert "it has no effect, because 'agent' is none by default: set that to driver or workers" in message
 
 
 def test_every_option_of_the_interface_is_declared_once() -> None:

@@ -196,7 +196,7 @@ def test_where_loss_is_allowed_a_replaced_split_is_named_once(caplog: pytest.Log
         offsets = enumerator.advance(offsets)
 
     assert [record.getMessage().partition(", and")[0] for record in caplog.records] == [
-        "data loss, going on without it: source shelf, split a: it was replaced"
+        "data loss, continuing without it: source shelf, split a: it was replaced"
     ]
 
 

@@ -143,9 +143,9 @@ def test_a_log_that_breaks_a_rule(
 @pytest.mark.parametrize(
     ("answer", "rule"),
     [
-        (lambda at: ([str(at - 1)], at + 1), "gave record 4 behind 4"),
-        (lambda at: ([str(at), str(at)], at + 1), "gave record 5 behind 5"),
-        (lambda at: ([str(at)], at), "which is not behind it"),
+        (lambda at: ([str(at - 1)], at + 1), "gave record 4 after 4"),
+        (lambda at: ([str(at), str(at)], at + 1), "gave record 5 after 5"),
+        (lambda at: ([str(at)], at), "which is not higher"),
     ],
 )
 def test_numbers_rise(answer: Any, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def test_the_class_for_spark_needs_a_name() -> None:
 
     with pytest.raises(OptionError, match=r"data_source\(Nameless\): the class needs a name"):
         sluice.data_source(Nameless)
-    with pytest.raises(OptionError, match=r"'package\.module:Name', with the name of its format"):
+    with pytest.raises(OptionError, match=r"'package\.module:Name', and needs the name of its format"):
         sluice.data_source("somewhere:Frozen")
     assert sluice.data_source(Frozen).name() == "frozen"
 

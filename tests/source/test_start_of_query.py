@@ -237,7 +237,7 @@ def test_a_starting_position_that_was_changed_is_reported(
     query.starting = given
     query.restart()
     query.run_to_end()
-    told = "started at LATEST, and the starting position TRIM_HORIZON that is given now"
+    told = "started at LATEST, and the starting position TRIM_HORIZON applies only"
     assert caplog.text.count(told) == is_reported
 
 

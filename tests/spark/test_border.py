@@ -97,7 +97,7 @@ def test_a_query_that_cannot_start_says_why_within_a_few_lines(
     """Whichever method Spark calls first, which depends on the trigger."""
 
     def create_coordinator(_source: object) -> object:
-        raise OptionError("there is no such consumer")
+        raise OptionError("this consumer does not exist")
 
     monkeypatch.setattr(KinesisSource, "create_coordinator", create_coordinator)
     reader: Any = make_stream_reader(KinesisSource(source_config_from_options({"streamName": "a"})))

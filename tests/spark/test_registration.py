@@ -119,7 +119,7 @@ def test_a_python_without_sluice_is_named_before_anything_is_registered() -> Non
     with pytest.raises(SluiceError) as refused:
         register_formats(ClassicSession("/no/such/python", formats))
     assert str(refused.value) == (
-        "Spark runs data sources in '/no/such/python', which is no Python that can be run: set "
+        "Spark runs data sources in '/no/such/python', which does not run a Python: set "
         f"PYSPARK_PYTHON={sys.executable} before the session starts"
     )
     assert formats.names == []

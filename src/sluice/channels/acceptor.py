@@ -164,7 +164,7 @@ class Acceptor:
             self._take_returned()
             self._close_old()
         except Exception:  # noqa: BLE001 - no thread but this one accepts connections
-            self._failed.log("port %d: a connection can't be handled; going on", self._address.port)
+            self._failed.log("port %d: a connection cannot be handled, and is ignored", self._address.port)
             _log.debug("the error was", exc_info=True)
             self._pause()
 

@@ -122,7 +122,7 @@ def connect_tls(
     context.verify_mode = ssl.CERT_NONE
     tls = TlsSocket(connection, context, server_side=False, clock=clock)
     if not hmac.compare_digest(hashlib.sha256(tls.handshake()).digest(), fingerprint):
-        raise ServiceError("its certificate is not that of the server of this query")
+        raise ServiceError("its certificate does not belong to this query's server")
     return tls
 
 

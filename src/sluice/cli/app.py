@@ -188,7 +188,7 @@ def leaves() -> Iterator[tuple[str, argparse.ArgumentParser]]:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="sluice",
-        description="Looks at, checks and repairs what queries of Sluice leave behind.",
+        description="Shows, checks and repairs checkpoints, consumers, files and dead letters of queries.",
         epilog="sluice offsets show s3://bucket/checkpoints/orders --region eu-west-1",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {installed_sluice() or 0}")

@@ -121,7 +121,7 @@ class LoggedBatch:
             named = _NAMED.fullmatch(line) if version == "v2" else None
             sources.append(SourceOffset(named[2], named[1]) if named else SourceOffset(line))
         if any(source.is_cut for source in sources):
-            raise ValueError("an offset of Sluice's is no JSON: its file was cut or changed")
+            raise ValueError("an offset is not JSON: its file was truncated or changed")
         return cls(version, lines[1], tuple(sources))
 
     def to_text(self) -> str:
@@ -257,7 +257,7 @@ class Checkpoint:
         try:
             return LoggedBatch.parse(self.storage.read(path).decode())
         except UnicodeDecodeError:
-            problem = "it is no text"
+            problem = "it is not text"
         except ValueError as error:
             problem = str(error)
         raise CheckpointError(f"{where} is damaged ({problem}). {self._remedy(batch)}")
@@ -266,21 +266,21 @@ class Checkpoint:
         """What helps if the file of a batch in ``offsets`` is damaged."""
         resumes = f"resumes after batch {batch - 1}" if batch else "starts at its startingPosition"
         return (
-            "Put it back from a copy of the checkpoint. Without one, delete the files of this batch and of "
+            "Restore it from a copy of the checkpoint. Without one, delete the files of this batch and of "
             f"later ones from 'offsets' and 'commits', with their '.crc' files: the query {resumes}, and "
-            "writes the rows of these batches again. With destination s3, or another one that commits, it "
-            "fails if one of them was committed: then start it with a new 'checkpointLocation' and a "
-            "starting position after what was written (docs/operate.md, 'Restoring a checkpoint')"
+            "writes the rows of these batches again. With files, s3 or a custom destination that commits, it "
+            "fails if one of them was committed. If so, start it with a new 'checkpointLocation' and a "
+            "starting position after the written rows (docs/operate.md, 'Restoring a checkpoint')"
         )
 
     def _entry_remedy(self, batch: int) -> str:
         """What helps if the entry of a batch in ``commits`` is damaged."""
-        remedy = "Delete it, with its '.crc' file: the query does not start with it"
+        remedy = "Delete it and its '.crc' file, so that the query can start"
         if batch != self.last:
             return remedy
         return (
-            f"{remedy}. Batch {batch} then runs again with the same rows: destination s3, or another one "
-            "that commits, leaves them out if it has committed them, and others write them again"
+            f"{remedy}. Batch {batch} then runs again with the same rows: destinations that commit, such "
+            "as files and s3, skip it if they have committed it; others write the rows again"
         )
 
     def starts(self, batch: int, end: LoggedBatch | None = None) -> Sequence[SourceOffset]:

@@ -71,24 +71,24 @@ class ShardChange:
         if self.new is None:
             return "dropped: its stream was deleted" if self.is_recreated else "dropped: the shard is gone"
         if self.is_recreated and self.old is not None:
-            return "starts in the new stream: that of the old position was deleted"
+            return "starts in the new stream: the old one was deleted"
         return _meaning(self.old, self.new)
 
 
 def _meaning(old: Position | None, new: Position) -> str:
     match old, new:
         case _, Closed():
-            text = "skips all that is unread"
+            text = "skips all unread records"
         case None, _:
             text = "was not read yet"
         case _ if old == new:
             text = "stays"
         case Closed(), _:
-            text = "reads again what it still holds from there on"
+            text = "reads existing records from there on again"
         case _, AtHorizon():
-            text = "reads again all that the stream still holds"
+            text = "reads all existing records again"
         case AtHorizon(), AtTime(instant=instant):
-            text = f"skips what arrived before {iso_instant(instant)}"
+            text = f"skips records that arrived before {iso_instant(instant)}"
         case After() as old, After() as new:
             is_later = (new.sequence, new.sub or 0) > (old.sequence, old.sub or 0)
             text = "skips the records between" if is_later else "reads the records between again"
@@ -100,9 +100,9 @@ def _meaning(old: Position | None, new: Position) -> str:
 def _by_time(old: Position | None, new: Position) -> str:
     was, then = (getattr(each, "arrival", getattr(each, "instant", None)) for each in (old, new))
     if was is None or then is None:
-        return "cannot be told from the checkpoint"
+        return "unknown from the checkpoint alone"
     by = duration(abs(then - was) / MICROS_PER_SECOND)
-    return f"skips what is unread of {by}" if then > was else f"reads {by} again"
+    return f"skips unread records of {by}" if then > was else f"reads {by} again"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def checked_batch(checkpoint: Checkpoint) -> int:
     entry = checkpoint.last_entry
     if batch - (-1 if entry is None else entry) > 1:
         raise CheckpointError(
-            f"{where}: batch {batch} is planned, and the last one that is committed is {entry}; a query "
+            f"{where}: batch {batch} is planned, and the last committed one is {entry}; a query "
             "with asynchronous progress tracking cannot be reset"
         )
     if checkpoint.in_flight is not None and checkpoint.is_stateful:
@@ -210,15 +210,14 @@ def _commit_entry(checkpoint: Checkpoint) -> bytes:
 
 
 def _notes(checkpoint: Checkpoint, end: LoggedBatch, *, is_given_up: bool, batch: int) -> list[str]:
-    new_id = f"The next batch is {batch + 1}. Its id is new, so no sink takes it for a batch that it has."
+    new_id = f"The next batch is {batch + 1}. Its id is new, so no sink mistakes it for an earlier batch."
     twice = (
         "Rows that are read again are written again: destinations are at least once across a reset. With "
-        "destination s3 the files of earlier batches stay committed, so such rows stand in two batches."
+        "files and s3, the files of earlier batches stay committed, so such rows are in two batches."
     )
     notes = [new_id, twice]
     notes += [
-        f"{path} is damaged, and keeps the query from starting. The reset mends that."
-        for path in checkpoint.damage
+        f"{path} is damaged, so the query cannot start. The reset repairs it." for path in checkpoint.damage
     ]
     if is_given_up:
         notes.append(
@@ -273,8 +272,8 @@ def write(checkpoint: Checkpoint, change: Change) -> str:
                 _put_back(storage, name, path, was_there=was_there[path])
         except StorageError:
             raise CheckpointError(
-                f"{str(error) or 'interrupted'}; a part of the change was made. Before the query is started, "
-                f"put back what was there: --undo {name} --execute"
+                f"{str(error) or 'interrupted'}; the change is incomplete. Before you start the query, "
+                f"restore the original files: --undo {name} --execute"
             ) from error
         if isinstance(error, StorageError):
             raise StorageError(f"{error}; nothing was changed") from error
@@ -314,7 +313,9 @@ def read_backup(checkpoint: Checkpoint, name: str) -> Change:
             for file in storage.files(BACKUPS, recursive=True)
             if file.path.endswith(f"/{_INDEX}")
         )
-        raise UsageError(f"--undo {name}: there is no such copy; there are {', '.join(known) or 'none'}")
+        raise UsageError(
+            f"--undo {name}: no such backup exists; existing ones are {', '.join(known) or 'none'}"
+        )
     was_there: Mapping[str, bool] = json.loads(storage.read(index))["files"]
     batch = max(int(path.rpartition("/")[2]) for path in was_there)
     if checkpoint.last != batch:

@@ -45,7 +45,7 @@ from sluice.source.model.offsets import AtHorizon, AtTime, Closed, Offsets, Posi
 from sluice.source.model.splits import Split, SplitId
 from sluice.source.settings import TIMESTAMP
 
-HELP = "make a stopped query go on from another place; shows what it would do unless --execute is given"
+HELP = "make a stopped query resume at another position; without --execute, only show what it would do"
 EXAMPLE = "sluice offsets reset s3://bucket/checkpoints/orders --to-timestamp 2026-11-01T08:00:00Z"
 
 _LEAST_SILENCE: Final = 120.0
@@ -115,12 +115,12 @@ def run(arguments: argparse.Namespace) -> Report:
             has_problem=True,
         )
     backup = write(checkpoint, change)
-    lines = [text, "", f"Done. What was there is kept; this puts it back: --undo {backup}"]
+    lines = [text, "", f"Done. To restore the original files: --undo {backup}"]
     runs = Checkpoint(checkpoint.storage).last != checkpoint.last
     if runs:
         lines.append(
-            "A batch was planned meanwhile: the query runs, and goes on where it was. Stop it, put the copy "
-            "back, and reset again."
+            "A batch was planned meanwhile: the query is running, and ignores the reset. Stop it, restore "
+            "the original files, and reset again."
         )
     return Report({**value, "executed": True, "backup": backup}, "\n".join(lines), has_problem=runs)
 
@@ -173,7 +173,7 @@ class _Listing:
             if name in self.streams.recreated:
                 before = base.created.get(name)
                 of = "" if before is None else f", which was created {iso_instant(before)}"
-                note += f" The checkpoint is of one that was deleted{of}. All positions in it are dropped"
+                note += f" The checkpoint belongs to a deleted stream{of}. All positions in it are dropped"
                 consumer = base.consumers.get(name)
                 note += "." if consumer is None else f", and its consumer {consumer}."
             found.append(note)
@@ -254,7 +254,7 @@ def _wanted(
     }
     if unknown := sorted(found.keys() - there):
         shown = ", ".join(str(split) for split in sorted(there))
-        raise UsageError(f"there is no shard {unknown[0]}: the shards are {shown}")
+        raise UsageError(f"shard {unknown[0]} does not exist: the shards are {shown}")
     return found
 
 
@@ -278,7 +278,7 @@ def _table(given: str, streams: Collection[str], named: NamedStreams) -> Mapping
     try:
         parsed = STARTING.kind.parse(text) if text.lstrip().startswith("{") else None
         if not isinstance(parsed, ShardTable):
-            raise UsageError("--to-position: expected JSON such as that of option startingPosition, or @FILE")
+            raise UsageError("--to-position: expected JSON as in option startingPosition, or @FILE")
         starts = {_stream_name(name, named): start for name, start in parsed.starts.items()}
         return PerShard.of(replace(parsed, starts=starts), streams).positions
     except OptionError as error:

@@ -166,7 +166,7 @@ def _split(pair: str, where: str) -> tuple[str, str]:
     key, equals, value = pair.partition("=")
     if not equals or not key.strip():
         # The message does not show the text: in a file of another form it is a secret.
-        raise UsageError(f"{where}: expected KEY=VALUE, and there is no {'key' if equals else repr('=')}")
+        raise UsageError(f"{where}: expected KEY=VALUE, without {'key' if equals else repr('=')}")
     return key.strip(), value.strip()
 
 
@@ -189,6 +189,6 @@ def _read_json(file: Path, text: str) -> dict[str, str]:
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:
-        raise UsageError(f"options file {file} is no JSON: {error}") from None
+        raise UsageError(f"options file {file} is not JSON: {error}") from None
     # A boolean becomes `true`, as in Spark's own options; an object is a startingPosition.
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}

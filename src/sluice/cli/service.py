@@ -65,7 +65,7 @@ def parse_stream(text: str) -> StreamRef:
             return StreamRef(parse_name(text))
         arn = StreamArn.parse(text)
     except ValueError:
-        raise UsageError(f"{text!r} is no stream: expected {NAME_FORM}, or {STREAM_ARN_FORM}") from None
+        raise UsageError(f"{text!r} is not a stream: expected {NAME_FORM}, or {STREAM_ARN_FORM}") from None
     return StreamRef(arn.stream, arn.text)
 
 

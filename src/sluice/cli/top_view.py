@@ -113,7 +113,7 @@ def look_at_listener(address: str, now: float, fetch: Callable[[str], bytes] | N
     except OSError as error:
         raise SluiceError(f"no listener answers at {url}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SluiceError(f"what answers at {url} is no listener of Sluice: {error!r}") from error
+        raise SluiceError(f"what answers at {url} is not a listener of Sluice: {error!r}") from error
     return Look(at=now, source=address, queries=queries)
 
 
@@ -148,7 +148,7 @@ def line(look: Look) -> str:
 def _fetch(url: str) -> bytes:
     # Only http or https: `file:` would read files of this host.
     if not url.startswith(("http://", "https://")):
-        raise SluiceError(f"{url} is no address of a listener: expected host:port or http://host:port")
+        raise SluiceError(f"{url} is not the address of a listener: expected host:port or http://host:port")
     return fetch_url(url, seconds=_TIMEOUT, at_most=_LARGEST)
 
 

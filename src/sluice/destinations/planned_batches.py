@@ -55,7 +55,7 @@ def _read(checkpoint: str, name: str, connection: ConnectionConfig) -> bytes:
         bucket, prefix = split_s3_path(f"s3://{parts.netloc}{parts.path}")
         content = Bucket(bucket, connection).get(f"{prefix}{name}")
         if content is None:
-            raise OSError(f"{name} is not there")
+            raise OSError(f"{name} does not exist")
         return content
     # pyarrow.fs knows others, but ends the whole process at some addresses (abfss) instead of an error.
     raise OSError(f"{parts.scheme}: is not local, dbfs: or S3")

@@ -76,7 +76,7 @@ class _Number(str):
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 _digits: Final[Any] = _Number  # which typeshed expects to be a float

@@ -43,7 +43,7 @@ def decompressed(data: bytes, codec: str = "auto") -> bytes:
     """
     if codec != "auto":
         if not data:
-            raise BadValueError(f"an empty value is no {codec}")
+            raise BadValueError(f"an empty value is not {codec}")
         return _DECODERS[codec](data, codec)
     if not data or data[0] not in _FIRST:
         return data
@@ -136,7 +136,7 @@ def _raw_snappy(data: bytes) -> bytes:
 
 
 def _damaged(codec: str, why: object) -> BadValueError:
-    return BadValueError(f"a value is no {codec}, or is damaged: {why}")
+    return BadValueError(f"a value is not {codec}, or is damaged: {why}")
 
 
 def _too_large(codec: str) -> BadValueError:

@@ -71,7 +71,7 @@ def log_events(data: bytes) -> list[LogEvent]:
         except (msgspec.DecodeError, UnicodeDecodeError):
             envelope = _decoder.decode(mended_json(text))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadValueError(f"a value is no envelope of a subscription: {error}") from None
+        raise BadValueError(f"a value is not an envelope of a subscription: {error}") from None
     if envelope.message_type == "CONTROL_MESSAGE":
         return []
     if envelope.message_type != "DATA_MESSAGE":

@@ -72,8 +72,8 @@ class Guard:
             if (now := self._clock()) >= self._next_line_at:
                 self._next_line_at = now + _LINE_INTERVAL
                 _log.warning(
-                    "%s failed (%d times since the last line), the query goes on; next line in %.0f s at the "
-                    "earliest: %r",
+                    "%s failed (%d times since the last line), the query continues; next line in %.0f s at "
+                    "the earliest: %r",
                     self._what,
                     self._untold,
                     _LINE_INTERVAL,

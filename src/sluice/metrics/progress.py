@@ -68,7 +68,7 @@ def read_progress(
             sink=merge_sink_progress(sink_reports),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SluiceError(f"this is no progress report of a streaming query: {error!r}") from error
+        raise SluiceError(f"this is not a progress report of a streaming query: {error!r}") from error
 
 
 def merge_sink_progress(reports: Sequence[Mapping[str, Any]]) -> SinkMetrics | None:
@@ -110,7 +110,7 @@ def _objects(progress: Any) -> Mapping[str, Any]:
     elif isinstance(text := getattr(progress, "json", None), str):
         progress = json.loads(text)  # PySpark's class, also where that is a dict
     if not isinstance(progress, Mapping):
-        raise SluiceError(f"this is no progress report of a streaming query: {type(progress).__name__}")
+        raise SluiceError(f"this is not a progress report of a streaming query: {type(progress).__name__}")
     return progress
 
 

@@ -92,7 +92,7 @@ class DataConverter(ABC):
         # Python has no rows with them: a dictionary holds a name once.
         twice = sorted({name for name, _ in same_names(PlainSchema(rest), key=str)})
         if not rest:
-            raise OptionError(f"there is no column to write as {self.format_name}")
+            raise OptionError(f"the rows have no column to write as {self.format_name}")
         if twice:
             raise OptionError(f"columns are there twice: {', '.join(twice)}")
         self.check(PlainSchema(rest))

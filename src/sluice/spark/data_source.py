@@ -178,8 +178,8 @@ def data_source(source: type[Source] | str, *, name: str | None = None) -> type[
     if isinstance(source, str):
         if name is None or ":" not in source:
             raise OptionError(
-                f"data_source({source!r}): a source that is given as text is 'package.module:Name', with the "
-                "name of its format beside it: data_source('...', name='my-format')"
+                f"data_source({source!r}): a source given as text is 'package.module:Name', and needs the "
+                "name of its format: data_source('...', name='my-format')"
             )
         called = source.rpartition(":")[2]
     else:

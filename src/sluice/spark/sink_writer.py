@@ -258,8 +258,8 @@ def _is_speculative() -> bool:
 def _warn_of_speculation(destination: str) -> None:
     """Warns once: the process that commits stays the same from one epoch to the next."""
     _log.warning(
-        "%s: speculation is on (spark.speculation), so Spark may run a slow task twice at a time. Rows "
-        "of both runs are written here, and those of the slow one come late: an old row of a key may follow, "
+        "%s: speculation is on (spark.speculation), so Spark may run a slow task twice at a time. Both runs "
+        "write their rows, and the slow one writes late: an old row of a key may follow, "
         "or replace, a newer one. Turn speculation off for queries that write there",
         destination,
     )

@@ -88,7 +88,7 @@ def test_a_connection_that_ends_after_the_headers_accepts_no_row() -> None:
 def test_after_another_informational_answer_the_connection_is_closed(before: bytes) -> None:
     """What else is on it is not read: else a row that is refused would count as accepted, and be lost."""
     with raw_endpoint(before + ACCEPTED, FAILED) as endpoint:
-        with pytest.raises(UnreadableAnswerError, match=r"status 10. is no answer"):
+        with pytest.raises(UnreadableAnswerError, match=r"status 10. is not a final answer"):
             statuses(endpoint, 1)
 
         assert statuses(endpoint, 1) == [500]
@@ -99,7 +99,7 @@ def test_a_request_with_an_informational_answer_is_sent_again() -> None:
     """It is no status that an option could call accepted."""
     with raw_endpoint(SWITCHED) as endpoint:
         made = destination(url=endpoint.url, acceptedStatuses="1xx, 2xx")
-        with pytest.raises(ServiceError, match=r"status 10. is no answer") as caught:
+        with pytest.raises(ServiceError, match=r"status 10. is not a final answer") as caught:
             made.submit([b"1"])
 
     assert caught.value.retryable

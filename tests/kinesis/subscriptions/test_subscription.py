@@ -248,7 +248,7 @@ def test_an_answer_that_is_no_event_stream_is_shown(body: str) -> None:
         subscribe(server).next_payload()
 
     assert caught.value.retryable
-    assert str(caught.value).endswith(f"the answer is no event stream, but begins with {body}")
+    assert str(caught.value).endswith(f"the answer is not an event stream: it begins with {body}")
 
 
 def test_data_of_a_damaged_stream_are_not_shown() -> None:

@@ -204,7 +204,7 @@ def test_a_commit_that_fails_is_not_reported_as_a_commit(caplog: pytest.LogCaptu
 
 def test_a_stream_without_a_query_id_is_refused() -> None:
     """After a restart nobody could tell whether the batch is committed."""
-    with pytest.raises(CommitError, match="has not told its tasks which query"):
+    with pytest.raises(CommitError, match="did not learn from Spark which query"):
         end_epoch(setup(), "committed", [result(query=None)], write_id="w", batch_id=7)
 
 

@@ -185,7 +185,7 @@ def test_a_request_that_hangs_is_sent_again() -> None:
 
 
 def test_an_answer_that_comes_in_time_is_waited_for() -> None:
-    """A request that is cut off may still be executed, after those of the next attempt."""
+    """A request that is cut off may still be executed, after requests of the next attempt."""
     destination = AsyncDestination(later())
     writer = writer_of(destination)
     writer.write(rows(str(n) for n in range(10)))

@@ -372,7 +372,7 @@ class _RoleProvider(CredentialProvider):
                 set_failed_operation(error, "AssumeRole")
                 raise
             except (KeyError, TypeError, ResponseParserError) as error:  # not what STS answers
-                what = f"the answer is not that of STS ({redact(str(error))})"
+                what = f"the answer is not from STS ({redact(str(error))})"
                 unread = sdk.CredentialRetrievalError(provider=self.METHOD, error_msg=what)
                 set_failed_operation(unread, "AssumeRole")
                 raise unread from None

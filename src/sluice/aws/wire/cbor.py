@@ -86,7 +86,7 @@ class Decoder:
     def decode(self) -> dict[str, Any]:
         """Decodes the whole answer."""
         if not is_cbor(self._body):
-            raise DamagedCborError("the answer is no map in CBOR")
+            raise DamagedCborError("the answer is not a CBOR map")
         value, end = self.item(0, depth=0)
         if end != len(self._body):
             raise DamagedCborError(f"{len(self._body) - end} bytes follow the answer")

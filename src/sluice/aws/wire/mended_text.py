@@ -52,13 +52,13 @@ def check_mended(records: Iterable[Any]) -> None:
     """
     records = list(records)
     if any(REPLACEMENT in each.sequence_number for each in records):
-        raise DamagedAnswerError("a sequence number is no UTF-8")
+        raise DamagedAnswerError("a sequence number is not UTF-8")
     first = next((each for each in records if REPLACEMENT in getattr(each, "partition_key", "")), None)
     if first is None or _warned:
         return
     _warned.append(first.sequence_number)
     _log.warning(
-        "the partition key of record %s is no Unicode text (half a surrogate pair, or no UTF-8): its row has "
+        "the partition key of record %s is not valid Unicode: its row has "
         "U+FFFD there; later records of the kind are not logged",
         first.sequence_number,
     )

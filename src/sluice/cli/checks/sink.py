@@ -186,4 +186,4 @@ def _check_credentials(findings: Findings, destination: HttpDestination) -> None
     except SluiceError as error:
         findings.add("credentials of requests", "failed", str(error))
     else:
-        findings.add("credentials of requests", "ok", "they are there; only a request shows what they may do")
+        findings.add("credentials of requests", "ok", "found; only a request shows what they permit")

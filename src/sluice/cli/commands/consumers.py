@@ -258,5 +258,5 @@ def _missing(calls: Calls, arn: ConsumerArn) -> tuple[str, bool]:
     except ServiceError as error:
         if not error.missing:
             return f"not removed ({error})", True
-        return "not found, and neither is its stream (are account and endpoint those of the ARN?)", True
-    return "was gone already", False
+        return "not found, nor is its stream: check account and endpoint", True
+    return "was deleted already", False

@@ -61,7 +61,7 @@ class _Letter(msgspec.Struct):
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
     parser.description = (
-        f"{HELP}. A letter is sent at least once: if the command fails in the middle, run it again. What is "
+        f"{HELP}. A letter is sent at least once: if the command fails, run it again. A letter that is "
         "refused again goes to the sink's own deadLetterPath; without one the command fails."
     )
     parser.add_argument(
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> Report:
     if own and _is_one_in_the_other(own, arguments.path):
         raise UsageError(f"the sink's deadLetterPath is {own}, where these letters are: give it another one")
     if not storage.exists():
-        raise StorageError(f"there is no {storage.shown}")
+        raise StorageError(f"{storage.shown} does not exist")
     files = sorted(each.path for each in storage.files(recursive=True) if each.path.endswith(".jsonl"))
     counts: Counter[str] = Counter(sent=0, skipped=0, deadLetters=0)
     reasons: Counter[str] = Counter()

@@ -96,9 +96,10 @@ def imported_leases(items: Iterable[Item], stream: StreamRef | None) -> Imported
         identifier = _text(item, "streamName") or ""
         if identifiers.setdefault(split.stream, identifier) != identifier:
             raise ImportedFormatError(
-                f"there are leases of two streams of the name {split.stream}, "
-                f"{identifiers[split.stream]} and {identifier}: of two accounts, choose one by --stream ARN; "
-                "else remove those of one from a file of 'aws dynamodb scan', and give @FILE"
+                f"the table has leases of two streams named {split.stream}, "
+                f"{identifiers[split.stream]} and {identifier}: if their accounts differ, choose one by "
+                "--stream ARN; otherwise remove the leases of one from the output of "
+                "'aws dynamodb scan', and pass it as @FILE"
             )
         checkpoint = _text(item, "checkpoint") or ""
         if checkpoint in _UNREAD:
@@ -107,7 +108,7 @@ def imported_leases(items: Iterable[Item], stream: StreamRef | None) -> Imported
             places[split] = _place(split, checkpoint, item)
     if not places and not unread:
         wanted = "" if stream is None else f" of stream {stream.arn or stream.name}"
-        raise ImportedFormatError(f"there is no lease{wanted}")
+        raise ImportedFormatError(f"the table has no lease{wanted}")
     return Imported(places, unread, identities={name: it for name, it in identifiers.items() if it})
 
 

@@ -111,15 +111,15 @@ class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
         attributes = _attributes([field for field in schema.fields if not self._is_operation(field.name)])
         fields = {field.name: field.dataType for field in attributes}
         if len(operations) > 1 or len(fields) < len(attributes):
-            problems.append("a column is there twice")
+            problems.append("two columns have the same name")
         if self._operation is not None and not operations:
-            problems.append(f"option 'operationColumn' is {self._operation!r}: there is no such column")
+            problems.append(f"option 'operationColumn' is {self._operation!r}: this column does not exist")
         for field in operations:
             kind = field.dataType.simpleString()
             if kind.split(" ")[0] != "string":
                 problems.append(f"column '{field.name}' (operationColumn) is {kind}: allowed is string")
         if not fields:
-            problems.append("there is no column to write")
+            problems.append("the rows have no column to write")
         for name, kind in fields.items():
             why = "has no name" if not name else self._why_not(name, kind)
             if why is not None:
@@ -197,7 +197,7 @@ class DynamoDbRowConverter(ElementConverter[DynamoDbWrite]):
     def _missing_columns(self, fields: Mapping[str, Any]) -> Iterator[str]:
         for option, names in (("setColumns", self._sets), ("condition", self._named or ())):
             for name in sorted({*names} - fields.keys()):
-                yield f"option '{option}' has {name!r}: there is no such column"
+                yield f"option '{option}' has {name!r}: this column does not exist"
 
     def _why_not(self, name: str, kind: Any) -> str | None:
         return unsupported_set(kind) if name in self._sets else unsupported_type(kind)
@@ -285,7 +285,7 @@ def _key_problem(key: str, fields: Mapping[str, Any]) -> str | None:
     if key not in fields:
         near = next((name for name in fields if name.lower() == key.lower()), None)
         hint = "" if near is None else f", only '{near}', and names of attributes tell upper from lower case"
-        return f"option 'keyColumns' has {key!r}: there is no such column{hint}"
+        return f"option 'keyColumns' has {key!r}: this column does not exist{hint}"
     kind = fields[key].simpleString()
     if kind == "boolean" or kind.split("<")[0] in ("array", "map", "struct"):
         return f"column '{key}' (keyColumns) is {kind}: a key is a string, a number or binary"

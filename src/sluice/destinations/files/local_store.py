@@ -162,7 +162,7 @@ class LocalStore(Store, Stager):
     def check_staged(self, key: str, token: str) -> None:
         if not self.exists(token) and not self.exists(key):
             raise ServiceError(
-                f"{self._root / token}, which a task has written, is not there: option 'path' must be a "
+                f"{self._root / token}, which a task wrote, does not exist here: option 'path' must be a "
                 "directory that the driver and all executors share",
                 operation="stat",
                 target=str(self._root / token),

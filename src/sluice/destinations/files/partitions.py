@@ -42,7 +42,7 @@ class Partitioning:
         for wanted in columns:
             name = next((name for name in names if name.lower() == wanted.lower()), None)
             if name is None:
-                problems.append(f"there is no column '{wanted}'")
+                problems.append(f"column '{wanted}' does not exist")
             elif name in self._columns:
                 problems.append(f"column '{name}' is named twice")
             else:
@@ -50,7 +50,7 @@ class Partitioning:
                 if _TYPE.fullmatch(types[name]) is None:
                     problems.append(f"column '{name}' is {types[name]}: allowed is {_TYPES}")
         if len(self._columns) == len(names):
-            problems.append("no column is left for the files" if names else "there is no column")
+            problems.append("no column is left for the files" if names else "the rows have no columns")
         if problems:
             raise OptionError("option 'partitionBy': " + "; ".join(problems))
 

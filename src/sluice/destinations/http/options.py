@@ -40,7 +40,7 @@ def _parse_url(text: str) -> str:
 
 URL_KIND: Final = Kind(
     "url",
-    "a URL such as https://host/path; a user and a password are options of their own",
+    "a URL such as https://host/path; user and password are separate options",
     _parse_url,
     redact_url,
 )

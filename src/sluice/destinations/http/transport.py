@@ -182,7 +182,7 @@ class HttpTransport:
         try:
             if response.status < HTTPStatus.OK:
                 # The final answer may follow: http.client skips only status 100.
-                raise UnreadableAnswerError(f"status {response.status} is no answer")
+                raise UnreadableAnswerError(f"status {response.status} is not a final answer")
             content = response.read(self.max_answer + 1, decode_content=True)
             exchange.complete()
             if exchange.was_ended:  # a body without a length ends with its connection

@@ -318,8 +318,8 @@ def _run_on_worker() -> None:
         channel = connect(setup.hub, timeout=_CONNECT_TIMEOUT, source=setup.place.bind)
     except (OSError, EOFError, SluiceError) as error:
         _log.warning(
-            "this host gets no agent, and its tasks read without one: can't join the agent beside the "
-            "driver at %s: %s",
+            "this host has no agent, and its tasks read without one: cannot connect to the agent on the "
+            "driver host at %s: %s",
             setup.hub,
             error,
         )

@@ -190,7 +190,7 @@ class ConsumerRegistrar:
         except ServiceError as error:
             if not error.missing:
                 raise
-            problem = "there is no such consumer"
+            problem = "this consumer does not exist"
             if (consumers := self._list(ConsumerArn.parse(arn).stream_arn)) is not None:
                 problem += ": the stream has " + (", ".join(sorted(each.arn for each in consumers)) or "none")
         else:

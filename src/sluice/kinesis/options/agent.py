@@ -138,7 +138,7 @@ def agent_from_options(values: OptionValues, *, is_fan_out: bool) -> AgentConfig
     if agent == "none":
         if values.given(AGENT) or not values.mentions(AGENT):
             default = "" if values.given(AGENT) else " by default"
-            why = f"there is no agent, as '{AGENT.key}' is none{default}: set that to driver or workers"
+            why = f"it has no effect, because '{AGENT.key}' is none{default}: set that to driver or workers"
             values.reject_each(_PLACE_OPTIONS, why)
         return None
     if missing := missing_for_agents():

@@ -124,7 +124,7 @@ class ShardSubscriptions:
                 self._subscribe(split, position)
         elif shard.is_left_behind(position):
             _log.info(
-                "%s: the agent is behind what was read without it; it goes on at %s",
+                "%s: the agent is behind records that were read without it; it resumes at %s",
                 split,
                 described(position),
             )

@@ -91,7 +91,7 @@ class FrameReader:
         if self._headers or data[:1] not in (b"{", b"<"):
             return "the checksum of a message's prelude is wrong"
         text = (data + self._read(_SHOWN)).decode(errors="replace")
-        return f"the answer is no event stream, but begins with {text}"
+        return f"the answer is not an event stream: it begins with {text}"
 
     def _take(self, size: int, *, may_end: bool = False) -> bytes:
         data = self._read(size)

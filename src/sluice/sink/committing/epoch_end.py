@@ -108,7 +108,7 @@ def _epoch(
         application, version = setup.transaction
         return Epoch(application, write_id, version, is_transaction=True)
     if any(result.origin.query is None for result in done):
-        raise CommitError(f"batch {batch_id}: Spark has not told its tasks which query it belongs to")
+        raise CommitError(f"batch {batch_id}: its tasks did not learn from Spark which query it belongs to")
     origin = next((result.origin for result in done), None)
     if origin is None:
         return None

@@ -246,7 +246,7 @@ class AsyncSinkWriter(Generic[EntryT]):
         if unanswered and running:
             _log.warning(
                 "%s: %d requests of a failed task have no answer after %.0f s; they may still be executed, "
-                "after those of the next attempt",
+                "after requests of the next attempt",
                 self.name,
                 running,
                 patience,

@@ -324,7 +324,7 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
             raise DataLossError(
                 f"{message}. With option 'failOnDataLoss' false this is logged, and it is left out"
             )
-        _log.warning("data loss, going on without it: %s", message)
+        _log.warning("data loss, continuing without it: %s", message)
 
     def _reject(self, split: str, rule: str) -> NoReturn:
         raise SourceRuleError(f"source {self._source.name}, split {split}: {rule}")

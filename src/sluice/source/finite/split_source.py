@@ -109,4 +109,4 @@ class _RangeReader:
                     f"{what}: splits stay until they are read ({error}). With option 'failOnDataLoss' false "
                     "this is logged, and it is left out"
                 ) from error
-            _log.warning("data loss, going on without it: %s (%s)", what, error)
+            _log.warning("data loss, continuing without it: %s (%s)", what, error)

@@ -55,9 +55,9 @@ class DataLossPolicy:
         what = f"source {self.source}: {what}" if self.source else what
         if self.fail:
             raise DataLossError(
-                f"{what}. With option 'failOnDataLoss' false this is logged and the query goes on"
+                f"{what}. With option 'failOnDataLoss' false this is logged and the query continues"
             )
-        _log.warning("data loss, reading on from the oldest record: %s", what)
+        _log.warning("data loss, continuing at the oldest record: %s", what)
 
     def report_recreated(self, stream: str, before: int, now: int) -> None:
         """Reports that a stream is another one of the same name.
@@ -70,8 +70,8 @@ class DataLossPolicy:
             DataLossError: as in `report`.
         """
         self.report(
-            f"stream {stream} was deleted and created again since the last batch: the checkpoint is of "
-            f"the one that was created {iso_instant(before)}, and now there is one that was created "
+            f"stream {stream} was deleted and created again since the last batch: the checkpoint belongs to "
+            f"the stream created {iso_instant(before)}, and the current one was created "
             f"{iso_instant(now)}"
         )
 

@@ -97,13 +97,13 @@ class PositionLog(StreamLog):
         for record in records:
             if (number := sequence_of(record.sequence_number)) <= last:
                 raise SourceRuleError(
-                    f"split {split}: positions rise; read(number={at}) gave record {number} behind {last}"
+                    f"split {split}: positions rise; read(number={at}) gave record {number} after {last}"
                 )
             last = number
         if following <= last:
             raise SourceRuleError(
-                f"split {split}: read(number={at}) gave record {last}, and {following} to read on from, "
-                "which is not behind it"
+                f"split {split}: read(number={at}) gave record {last}, and {following} as the next number, "
+                "which is not higher"
             )
         _, high = self.bounds(split)
         if following >= high:

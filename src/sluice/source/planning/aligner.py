@@ -125,7 +125,7 @@ class Aligner:
             self._next_waiting_line = now + _WAITING_LINE_INTERVAL
             _log.info(
                 "%s: its unread records hold back %d other shards: the batch takes from them only what "
-                "arrived by %s; they go on when it does",
+                "arrived by %s; they resume when it does",
                 bound.split,
                 count,
                 iso_instant(bound.instant),

@@ -309,8 +309,8 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         if others:
             raise OptionError(
                 f"the checkpoint belongs to other streams: it holds offsets of {', '.join(others)}, "
-                f"and the query reads {', '.join(self._settings.streams)}; use a checkpoint "
-                "of its own for each set of streams"
+                f"and the query reads {', '.join(self._settings.streams)}; use a separate "
+                "checkpoint for each set of streams"
             )
         if not self._has_checked_start:
             self._has_checked_start = True
@@ -321,8 +321,8 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         for stream, text in offsets.starting.items():
             if text != self._settings.starting:
                 _log.warning(
-                    "%s: the query goes on where its checkpoint ends; it started at %s, and the starting "
-                    "position %s that is given now counts for a new checkpoint only",
+                    "%s: the query resumes where its checkpoint ends; it started at %s, and the starting "
+                    "position %s applies only to a new checkpoint",
                     stream,
                     text,
                     self._settings.starting,

@@ -117,7 +117,7 @@ class ProbePool:
             will_pass = session.will_pass(error) or (error.missing and self._awaits_missing)
             if known is None or not will_pass:
                 raise
-            what = "the batch takes what is known of it" if error.throttling else "left out of this batch"
+            what = "the batch takes only its known records" if error.throttling else "left out of this batch"
             _log.warning("%s: %s: %s", state.split.id, what, error)
             return known(state) if error.throttling else None
         finally:

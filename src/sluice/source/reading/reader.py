@@ -263,8 +263,8 @@ class RangeReader:
             # The record exists, so the iterator is wrong, or the range ends before it starts.
             if self._reopened == _MAX_REOPENED:
                 raise ServiceError(
-                    f"GetRecords of {self._split}: record {end.position_record}, where the batch ends, is "
-                    f"there, but reading from {self._range.start} comes to its tip without it",
+                    f"GetRecords of {self._split}: record {end.position_record}, where the batch ends, "
+                    f"exists, but reading from {self._range.start} reaches the tip without it",
                     operation="GetRecords",
                     target=str(self._split),
                     retryable=True,
