@@ -161,7 +161,7 @@ def _process(pid: int) -> tuple[int, Sequence[str]]:
         return parent, (directory / "cmdline").read_text().rstrip("\0").split("\0")
     except (OSError, ValueError, IndexError):
         pass
-    import subprocess  # noqa: PLC0415 - only where there is no /proc
+    import subprocess  # noqa: PLC0415 - only without /proc
 
     try:
         ps = ("ps", "-ww", "-o", "ppid=,command=", "-p", str(pid))

@@ -198,7 +198,7 @@ def translate(error: Exception, *, operation: str, target: str, endpoint: str | 
         error: of the SDK, or of the HTTP library below it.
         operation: the API operation that was called (``GetRecords``).
         target: what the call was about: ``stream``, ``stream/shard``, a table; ``""`` for none of these.
-        endpoint: the URL that was called; None where it is not known.
+        endpoint: the URL that was called; None if it is not known.
     """
     if isinstance(error, sdk.ClientError):
         return _from_answer(error, operation, target, endpoint)

@@ -51,7 +51,7 @@ class Address:
         host: the host that tasks get; may be `SPARK_DRIVER` until a task fills it in.
         secret: of the query; all its servers of a kind may have the same.
         start: random bytes of this server's start. Another server at the same port has others.
-        fingerprint: of the server's certificate; empty where it speaks no TLS.
+        fingerprint: of the server's certificate; empty if it speaks no TLS.
     """
 
     host: str

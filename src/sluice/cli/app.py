@@ -64,7 +64,7 @@ def main(
 
     Args:
         arguments: of the command line; those of the process where they are not given.
-        out, errors: standard output and error where they are not given.
+        out, errors: standard output and error if they are not given.
 
     Returns:
         The exit code.
@@ -122,7 +122,7 @@ def _fail(parsed: argparse.Namespace, message: str, code: int, out: TextIO, erro
 
 
 def _printable(stream: TextIO | None) -> TextIO:
-    """A stream that takes all characters, also where its encoding lacks them, and where it is closed.
+    """A stream that takes all characters, also if its encoding lacks them, or if it is closed.
 
     A command must not end by what it prints: a reset has been made by then, and the name of the copy that
     undoes it is to be printed.

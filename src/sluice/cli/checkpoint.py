@@ -62,7 +62,7 @@ class SourceOffset:
 
     @property
     def offsets(self) -> Offsets | None:
-        """What Sluice's source has logged; None for another source, or where there is no offset yet.
+        """What Sluice's source has logged; None for another source, or before the first offset.
 
         Raises:
             SluiceError: Sluice wrote it, and this release does not read it.
@@ -92,7 +92,7 @@ class SourceOffset:
 
     @property
     def json(self) -> Any:
-        """The offset as a value; None where there is none, or it is no JSON."""
+        """The offset as a value; None if there is none, or it is no JSON."""
         try:
             return None if self.text == NO_OFFSET else json.loads(self.text)
         except (ValueError, RecursionError):

@@ -19,7 +19,7 @@ class Lag:
     """How far a position is behind the tip of its shard.
 
     Attributes:
-        seconds: None where nothing is known.
+        seconds: None if nothing is known.
         basis: what the lag is known from. ``service``: the first unread record, which the service was asked
             for, has this age. ``arrival``, ``start`` or ``caughtUp``: the checkpoint alone, and the position
             is at most this far behind: all records up to then had been read. ``closed``: the shard was read

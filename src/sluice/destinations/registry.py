@@ -88,7 +88,7 @@ class DestinationClass(Protocol):
     def from_options(cls, values: OptionValues, connection: ConnectionConfig) -> Any:
         """Makes the destination; calls no service.
 
-        Called on the driver to check the options, in every task to write, and where an epoch is committed. An
+        Called on the driver to check the options, in every task to write, and when an epoch is committed. An
         option that cannot work is noted with ``values.reject``; the result may then be None.
         """
 

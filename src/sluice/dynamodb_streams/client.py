@@ -197,7 +197,7 @@ class DynamoDbStreamsLog(StreamLog):
         return max(1, (self.server_time() - records[-1].arrival) // 1000)
 
     def _iterator(self, split: SplitId, request: Mapping[str, Any]) -> str | None:
-        """An iterator of the service; None where it gives none."""
+        """An iterator of the service; None if it gives none."""
         arns = self.arns_of(split.stream)
         for arn in arns:
             try:
@@ -249,7 +249,7 @@ def _shards(answer: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], str
 
 
 def _created(description: Mapping[str, Any]) -> int:
-    """When the stream was enabled, as its label says, or where that is no time, the description."""
+    """When the stream was enabled, as its label says, or if that is no time, as the description."""
     try:
         return parse_instant(description["StreamLabel"])
     except ValueError:

@@ -24,13 +24,13 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def as_sent(item: msgspec.Raw) -> str | None:
-    """An item as the service has sent it: ``{"id": {"N": "1"}}``. None where there is none."""
+    """An item as the service has sent it: ``{"id": {"N": "1"}}``. None if there is none."""
     text = bytes(item)
     return mended_json(text).decode() if text and text != b"null" else None
 
 
 def plain(item: msgspec.Raw) -> str | None:
-    """An item as plain JSON: ``{"id": 1}``. None where there is none.
+    """An item as plain JSON: ``{"id": 1}``. None if there is none.
 
     Numbers keep all their digits, up to 38; sets are arrays, in the service's order; binary is base64.
     """

@@ -120,7 +120,7 @@ class StreamsConfig:
     Attributes:
         tables: in the order that the user gave, no name twice.
         backoffs: operation (``GetRecords``) to how it is retried.
-        start: None where the user named none.
+        start: None if the user named none.
         scans: whether a new query reads the tables first.
         scan_segments: into how many each table is divided; None: by its size.
         scan_read_units: read capacity a second; None: any.

@@ -49,7 +49,7 @@ class TableRef:
     """A table. Offsets, rows and messages know its stream by the table's name.
 
     Attributes:
-        arn: of the stream, where the user named one; None for the newest that the table has.
+        arn: of the stream, if the user named one; None for the newest that the table has.
     """
 
     name: str

@@ -180,7 +180,7 @@ class Board:
 
 
 def _run_totals(metrics: QueryMetrics) -> _Figures:
-    """What the source has counted since the run began; None where that is unknown for the moment."""
+    """What the source has counted since the run began; None if that is unknown for the moment."""
     for attributes, shard in _shards(metrics):
         for publisher, records in (("polling", shard.polled), ("efo", shard.pushed)):
             yield "sluice.source.records", {**attributes, "sluice.publisher": publisher}, records

@@ -29,7 +29,7 @@ class Exporter:
             board: gives the current series at any time.
 
         Raises:
-            SluiceError: it cannot work, such as where a port is taken.
+            SluiceError: it cannot work, such as if a port is taken.
         """
 
     def export(self, metrics: QueryMetrics) -> None:

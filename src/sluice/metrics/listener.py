@@ -50,7 +50,7 @@ class SluiceListener(StreamingQueryListener):
         letterbox: where letters come; None: a new one.
 
     Raises:
-        SluiceError: an exporter is none, or cannot start, such as where its port is taken.
+        SluiceError: an exporter is none, or cannot start, such as if its port is taken.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ def _objects(progress: Any) -> Mapping[str, Any]:
         except ValueError as error:
             raise SluiceError(f"a progress report is not JSON: {error}") from None
     elif isinstance(text := getattr(progress, "json", None), str):
-        progress = json.loads(text)  # PySpark's class, also where that is a dict
+        progress = json.loads(text)  # PySpark's class, also if that is a dict
     if not isinstance(progress, Mapping):
         raise SluiceError(f"this is not a progress report of a streaming query: {type(progress).__name__}")
     return progress

@@ -68,11 +68,11 @@ class ElementConverter(ABC, Generic[EntryT_co]):
 
     @abstractmethod
     def open(self, schema: StructType, origin: Origin) -> None:
-        """Checks the schema of the rows. Called once where the query starts, and once in every task.
+        """Checks the schema of the rows. Called once when the query starts, and once in every task.
 
         Args:
             schema: of the rows.
-            origin: the task; at the start of the query, where there is none, its batch is None and its
+            origin: the task; at the start of the query, when there is none, its batch is None and its
                 partition 0. The parameter may be left out.
 
         Raises:

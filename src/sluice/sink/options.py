@@ -127,7 +127,7 @@ OVERSIZED_RECORDS = Option(
     "oversizedRecords",
     choice("fail", "deadLetter"),
     "fail",
-    "What happens to a record that is too large: `fail` fails the task, also where `deadLetterPath` is "
+    "What happens to a record that is too large: `fail` fails the task, also if `deadLetterPath` is "
     "given; `deadLetter` makes it a dead letter.",
     shown_default="`fail`",
 )

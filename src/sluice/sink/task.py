@@ -43,13 +43,13 @@ _log = logging.getLogger(__name__)
 
 
 def check_columns(setup: SinkSetup, schema: StructType, origin: Origin) -> None:
-    """Checks, where the query starts, that the destination can take such rows. Calls no service.
+    """Checks, when the query starts, that the destination can take such rows. Calls no service.
 
     Raises:
         OptionError: it cannot; or it would not write a column, and no option allows it to ignore that; or the
             rate limiting strategy cannot be made.
         SluiceError: a method of the destination, or of what works for it, would not run. Committers are
-            made only where an epoch is committed, and checked there.
+            made only when an epoch is committed, and checked there.
     """
     if isinstance(setup, CommittingSinkSetup):
         destination = adopted(setup.destination, CommittingDestination)

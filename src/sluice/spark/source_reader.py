@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader):
             limit: a ``ReadLimit``. Spark 4.0 and 4.1 do not pass it.
 
         Returns:
-            Where the batch ends; `start` as it came where nothing is new.
+            Where the batch ends; `start` as it came if nothing is new.
         """
         coordinator = self._coordinator_here()
         if start is not None:

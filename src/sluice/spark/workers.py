@@ -15,7 +15,7 @@ __all__ = [
 
 
 def ids_of_query() -> tuple[str, str]:
-    """The ids of the streaming query that this task belongs to, and of its run; empty where there is none."""
+    """The ids of the streaming query that this task belongs to, and of its run; empty if there is none."""
     context = TaskContext.get()
     if context is None or not (query := context.getLocalProperty("sql.streaming.queryId")):
         return "", ""

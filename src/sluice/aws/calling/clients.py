@@ -135,7 +135,7 @@ def credentials_for(config: ConnectionConfig) -> Credentials:
     """The credentials and the region that the clients of `config` use now. A role's may expire in an hour.
 
     Raises:
-        OptionError: as `client_for`, also where the role cannot be assumed.
+        OptionError: as `client_for`, also if the role cannot be assumed.
     """
     try:
         return _credentials(config)

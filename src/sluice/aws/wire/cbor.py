@@ -34,7 +34,7 @@ _MOST_ITEMS: Final = 300_000
 items."""
 
 ReadField = Callable[[bytes, int], tuple[Any, int] | None]
-"""Reads the value that starts at an offset. Returns it and the offset behind it, or None where it can't."""
+"""Reads the value that starts at an offset. Returns it and the offset behind it, or None if it can't."""
 
 
 def is_cbor(body: bytes | memoryview) -> bool:

@@ -30,7 +30,7 @@ class Change(msgspec.Struct, rename="pascal", gc=False):
 
     Attributes:
         approximate_creation_date_time: seconds since the epoch; the service cuts them to whole ones.
-        keys, new_image, old_image: JSON in DynamoDB's form; empty where the record has none.
+        keys, new_image, old_image: JSON in DynamoDB's form; empty if the record has none.
         size_bytes: what the service counts for the record.
     """
 

@@ -100,7 +100,7 @@ def _unread_stream(response: Mapping[str, Any]) -> dict[str, Any]:
     return {"EventStream": response["body"], "ResponseMetadata": metadata_of(response)}
 
 
-# Shape of the answer, as the API's model names it, to its reader. A reader returns None where the SDK has to
+# Shape of the answer, as the API's model names it, to its reader. A reader returns None if the SDK has to
 # read the answer.
 _Reader = Callable[[Mapping[str, Any]], "dict[str, Any] | None"]
 _Readers = Mapping[str, _Reader]

@@ -72,7 +72,7 @@ def _cut(body: bytes, key: bytes, start: int) -> tuple[bytes, list[bytes]] | Non
         start: where the first value starts.
 
     Returns:
-        The page with markers, and the decoded data of its records in order. None where records are short by
+        The page with markers, and the decoded data of its records in order. None if records are short by
         the mean, or data is not base64.
     """
     view = memoryview(body)

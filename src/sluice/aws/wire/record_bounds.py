@@ -137,7 +137,7 @@ class Layout:
 
 Find = Callable[[bytes, int, "int | None", Layout], "array[int] | None"]
 """Finds `RecordBounds.bounds` of the array whose first record starts at an offset. The third
-argument is the number of records; None: the array ends with a break. Returns None where stepping from head to
+argument is the number of records; None: the array ends with a break. Returns None if stepping from head to
 head has to find the bounds."""
 
 
@@ -162,7 +162,7 @@ class RecordBounds:
     def of_array(cls, body: bytes, at: int, find: Find | None = None) -> tuple[RecordBounds, int] | None:
         """The bounds of the array of records that starts at an offset, and the offset behind the array.
 
-        None where the records are written in a way that is not known here, or damaged.
+        None if the records are written in a way that is not known here, or damaged.
 
         Args:
             find: asked first; see `Find`.

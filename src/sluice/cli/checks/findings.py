@@ -44,7 +44,7 @@ class Finding:
         what: what was checked.
         status: ``unknown``: only a write could show it. ``warning``: the query runs all the same.
         text: why, or the result.
-        action: the IAM action that the query needs; None where it needs none.
+        action: the IAM action that the query needs; None if it needs none.
         is_missing: the caller lacks the permission for `action`.
         is_absent: the checked object does not exist.
     """
@@ -132,7 +132,7 @@ class Findings:
             fine: error codes that only a permitted call gets, and what the finding says then.
 
         Returns:
-            None where the call failed.
+            None if the call failed.
         """
         action = action or f"{service.removesuffix('streams')}:{operation}"
         what = f"{action} on {target}"
@@ -155,7 +155,7 @@ class Findings:
         Args:
             stream: how a request names the stream.
             shards: those of the stream; only the first is read.
-            some_shard: a guess, where none is known. A caller who may not ask gets another error than that
+            some_shard: a guess, if none is known. A caller who may not ask gets another error than that
                 it does not exist.
         """
         shard = shards[0] if shards else some_shard

@@ -22,7 +22,7 @@ class Identity:
 
     Args:
         findings: where findings are added.
-        arn: None where it is not known.
+        arn: None if it is not known.
     """
 
     def __init__(self, findings: Findings, arn: str | None) -> None:
@@ -74,7 +74,7 @@ def find_identity(findings: Findings) -> Identity | None:
     """Notes whose credentials are used.
 
     Returns:
-        None where there are none.
+        None if there are none.
     """
     try:
         arn = findings.call("sts", "GetCallerIdentity", "", {}, lambda answer: str(answer["Arn"]))

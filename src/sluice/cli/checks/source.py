@@ -28,7 +28,7 @@ def check_source(findings: Findings, identity: Identity, config: SourceConfig) -
 
 
 def _check_stream(findings: Findings, stream: StreamRef) -> str | None:
-    """Returns the stream's ARN, where it is known."""
+    """Returns the stream's ARN, if it is known."""
     summary = findings.attempt(
         "kinesis",
         "DescribeStreamSummary",

@@ -163,7 +163,7 @@ def _unfit(spark: str) -> str | None:
 
 
 def _version_of_home(environment: Mapping[str, str]) -> str | None:
-    """The version of PySpark that Spark brings; None where there is no SPARK_HOME, or it does not say."""
+    """The version of PySpark that Spark brings; None if there is no SPARK_HOME, or it does not say."""
     home = environment.get("SPARK_HOME")
     for place in ("python/pyspark", ".") if home else ():
         with contextlib.suppress(OSError):

@@ -171,7 +171,7 @@ def _letters(storage: Storage, path: str) -> Iterator[_Letter]:
 
 
 def _row(letter: _Letter, columns: Sequence[str]) -> Row | None:
-    """The row that makes the same entry again; None where the letter does not hold it."""
+    """The row that makes the same entry again; None if the letter does not hold it."""
     if letter.data is None or letter.form == "row":
         return None
     if letter.form == "data":

@@ -38,7 +38,7 @@ class Imported:
         places: by shard.
         unread: shards that it knows and has not begun to read, with its own word for where it would start.
         notes: sentences for the user.
-        identities: by stream, ``<account>:<stream>:<creation epoch>``, where the consumer tells it.
+        identities: by stream, ``<account>:<stream>:<creation epoch>``, if the consumer stores it.
     """
 
     places: Mapping[SplitId, Place]

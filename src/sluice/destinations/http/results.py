@@ -54,7 +54,7 @@ class ResultPaths:
     def read(self, body: bytes, count: int) -> list[tuple[int, RowResult]]:
         """The results, each with the row's number in the request. A row without a result was accepted.
 
-        Where the answer names rows by their numbers, a row may have several results.
+        If the answer names rows by their numbers, a row may have several results.
 
         Args:
             body: the answer.
@@ -125,7 +125,7 @@ class ResultPaths:
 
 
 def _whole(value: Any) -> Any:
-    """A whole number as an int: where all numbers are floats, 200 is written as 200.0."""
+    """A whole number as an int: if all numbers are floats, 200 is written as 200.0."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_EXACT:
         return int(value)
     return value

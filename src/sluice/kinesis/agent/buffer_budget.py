@@ -116,7 +116,7 @@ class BufferBudget:
 
     def _let_in(self) -> None:
         """Gives space to the shares that may have it now."""
-        # Where nothing is lent, and yet too much is held, one event is larger than the budget. It may be one
+        # If nothing is lent, and yet too much is held, one event is larger than the budget. It may be one
         # that no task waits for, so it must not keep from tasks what they wait for.
         while self._awaited and (self._held <= self._limit or not self._lent):
             self._give(next(iter(self._awaited)), is_lent=True)

@@ -87,7 +87,7 @@ class WorkerAgents:
         self._agents: dict[str, _WorkerAgent] = {}
         self._unassigned: dict[SplitId, Subscribe] = {}
         self._subscribed_at: dict[SplitId, float] = {}
-        self._deal_at: float | None = None  # None where shards are dealt out
+        self._deal_at: float | None = None  # None if shards are dealt out
         self._consumers: ConsumersChanged | None = None
         self._lock = threading.Lock()
 

@@ -78,7 +78,7 @@ class CheckedDeadLetterQueue(DeadLetterQueue, Protocol):
     """A queue that knows, before there is a dead letter, whether letters can be written."""
 
     def check_writable(self, is_local: Callable[[], bool]) -> None:
-        """Checks, where the query starts, that dead letters can be written. Leaves nothing behind.
+        """Checks, when the query starts, that dead letters can be written. Leaves nothing behind.
 
         Args:
             is_local: whether tasks see the files that this process sees.

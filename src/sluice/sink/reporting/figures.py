@@ -140,7 +140,7 @@ class SinkFigures:
                 self.destination[name] += value
 
     def summary(self) -> dict[str, Any]:
-        """The figures by the names that `SinkProgress` has for them; None where there are none."""
+        """The figures by the names that `SinkProgress` has for them; None if there are none."""
         sent = self.requests > 0
         times = {name: self.send_time.percentile(percent) for name, percent in _SEND_TIMES.items()}
         return {

@@ -134,7 +134,7 @@ def _single(value: float) -> float | str:
 
 
 def _local_time(value: datetime) -> datetime | str:
-    """With three digits of a second, as Spark writes it; the encoder writes six, where they are needed."""
+    """With three digits of a second, as Spark writes it; the encoder writes six if they are needed."""
     return value if value.microsecond % 1000 else value.isoformat(timespec="milliseconds")
 
 

@@ -63,7 +63,7 @@ def _same_names_inside(data_type: Any, key: Callable[[str], str], path: str) -> 
 def unknown_columns_problem(
     schema: StructType, known: Sequence[str], ignored: Sequence[str] = ()
 ) -> str | None:
-    """What is wrong with the columns that would not be written; None if there are none.
+    """The problem with columns that would not be written; None if there is none.
 
     Args:
         schema: of the rows. Names of columns are compared without regard to case.

@@ -144,12 +144,12 @@ class SharedBucketStrategy(RateLimitingStrategy):
 
     @property
     def max_batch_size(self) -> int:
-        """Where records are counted, the burst: the bucket never holds more tokens."""
+        """If records are counted, the burst: the bucket never holds more tokens."""
         return int(self._bucket.burst) if self._unit == "records" else _UNLIMITED
 
     @property
     def max_batch_size_in_bytes(self) -> int:
-        """Where bytes are counted, the burst."""
+        """If bytes are counted, the burst."""
         return int(self._bucket.burst) if self._unit == "bytes" else super().max_batch_size_in_bytes
 
     def forget_in_flight(self) -> None:

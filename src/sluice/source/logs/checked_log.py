@@ -57,7 +57,7 @@ class CheckedLog(StreamLog):
         return self._ask(self._log.describe, stream)
 
     def list_splits(self, stream: str) -> Sequence[Split]:
-        """Raises SourceRuleError where a split is listed twice, under another stream, or as its own
+        """Raises SourceRuleError if a split is listed twice, under another stream, or as its own
         ancestor.
         """
         splits = self._ask(self._log.list_splits, stream)

@@ -106,7 +106,7 @@ class Cursor:
         self._iterator = None
 
     def _read(self, limit: int) -> Page | None:
-        """One page; None where another iterator is needed."""
+        """One page; None if another iterator is needed."""
         is_new = self._iterator is None
         if self._iterator is None:
             self._iterator = self._open()

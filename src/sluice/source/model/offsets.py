@@ -12,8 +12,8 @@ In version 1 a position is one of ``{"after": "<sequence number>"}`` (with ``"su
 ``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints, which
 older readers ignore. Instants are milliseconds since the epoch:
 
-- ``next``: sequence number of the first record after the position, where it is known;
-- ``number``: of a time, the number to read from, where the log has positions. Older readers use the time;
+- ``next``: sequence number of the first record after the position, if it is known;
+- ``number``: of a time, the number to read from, if the log has positions. Older readers use the time;
 - ``arrival``: when the record ``after`` arrived;
 - ``idle``: an instant at which no record followed the position;
 - ``quiet``: in the end of a batch, an instant at which no record followed the start of the batch;
@@ -145,7 +145,7 @@ class SplitRange:
 
     Attributes:
         expected: about how many records these are, if the planner knows it. It only tunes page sizes.
-        hash_range: first and last hash key of the shard, where the shard is still listed. An aggregated
+        hash_range: first and last hash key of the shard, if the shard is still listed. An aggregated
             record may hold user records with other hash keys: they belong to another shard since a reshard.
         expiry: which records had expired when the range was given to a task, by what was logged with `start`.
         created: when the stream of the split was created (microseconds), if the offsets say so.
@@ -170,12 +170,12 @@ class Offsets:
         positions: a missing split has not been read: it begins at the horizon.
         created: by stream, when it was created (microseconds).
         expiry: by stream, which of its records have expired.
-        listed: when the splits were listed (microseconds); None where that is not known.
+        listed: when the splits were listed (microseconds); None if that is not known.
         starting: by stream, the starting position that the user asked for.
         streams: the names of all streams, also of those without a position.
         start: where the batch starts that ends here, if that is not where the one before it ends.
         consumers: by stream, the ARN of the consumer that this query registered.
-        scan: by stream, how far the table behind it has been read; empty where none is read.
+        scan: by stream, how far the table behind it has been read; empty if none is read.
     """
 
     positions: Mapping[SplitId, Position]

@@ -63,8 +63,8 @@ class After:
         number: as the service writes it. It usually belongs to a record, but need not.
         sub: the position is inside the aggregated record `number`: its user records up to this one (counted
             from 0) are read.
-        next: number of the first record after the position, where it is known.
-        arrival: when the record `number` arrived (microseconds), where it is known.
+        next: number of the first record after the position, if it is known.
+        arrival: when the record `number` arrived (microseconds), if it is known.
         caught_up_at: an instant (microseconds) at which no record followed this position.
         start_caught_up_at: in the end of a batch, an instant (microseconds) at which no record followed the
             start of the batch.
@@ -109,7 +109,7 @@ class AtHorizon:
     """The oldest existing record.
 
     Attributes:
-        next: number of the oldest record, where it is known.
+        next: number of the oldest record, if it is known.
         pinned: when this became the start of the query (microseconds). None: the split is younger than the
             query, which reads all its records.
         caught_up_at: an instant (microseconds) at which the split held no record, and none had expired.
@@ -179,7 +179,7 @@ def expected_record(position: Position) -> str | None:
     """The number of the record that an iterator for the position begins with, unless the record has expired.
 
     Returns:
-        None where it is not known.
+        None if it is not known.
     """
     match position:
         case After():

@@ -37,7 +37,7 @@ def is_sampled(state: SplitState, share: int) -> bool:
 
 
 def admission_end(limits: Limits, states: Collection[SplitState], now: int) -> int | None:
-    """The arrival time before which the batch ends; None where the limits allow all records.
+    """The arrival time before which the batch ends; None if the limits allow all records.
 
     Args:
         limits: what the batch may hold.

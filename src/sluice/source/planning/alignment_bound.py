@@ -67,7 +67,7 @@ def earliest_unread(state: SplitState, end: End | None) -> int | None:
     has ended, records of its children are unread, too, until the children are listed.
 
     Returns:
-        None where no record can be left.
+        None if no record can be left.
     """
     if isinstance(end, Closed):
         return None if state.split.is_closed else _last_known(state)

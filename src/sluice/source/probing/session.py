@@ -248,7 +248,7 @@ class ProbeSession:
         """Makes the last cut point the first record at or after `until` (microseconds).
 
         Returns:
-            False where there is no such record. Then the last cut point is a record near the tip, or, with
+            False if there is no such record. Then the last cut point is a record near the tip, or, with
             `exact`, the last record before `until`.
         """
         return self._seek(until, 1, until if exact else None)
