@@ -112,7 +112,7 @@ def parse_instant(text: str) -> int:
     microseconds are cut off. `datetime.fromisoformat` of Python 3.10 knows neither ``Z`` nor most fractions.
 
     Raises:
-        ValueError: the text is no such date, or is outside the years 1 to 9999 in UTC.
+        ValueError: the text is not such a date, or is outside the years 1 to 9999 in UTC.
     """
     match = _ISO.fullmatch(text.strip())
     if match is None:

@@ -201,7 +201,7 @@ def _boxes(parent: Path) -> Iterator[Path]:
             continue
         try:
             lock = _locked(box)
-        except OSError:  # it was deleted, or is no letterbox
+        except OSError:  # it was deleted, or is not a letterbox
             continue
         if lock is None:  # its listener lives
             yield box

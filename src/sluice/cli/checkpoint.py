@@ -92,7 +92,7 @@ class SourceOffset:
 
     @property
     def json(self) -> Any:
-        """The offset as a value; None if there is none, or it is no JSON."""
+        """The offset as a value; None if there is none, or it is not JSON."""
         try:
             return None if self.text == NO_OFFSET else json.loads(self.text)
         except (ValueError, RecursionError):
@@ -109,7 +109,7 @@ class LoggedBatch:
 
     @classmethod
     def parse(cls, text: str) -> LoggedBatch:
-        """Raises ValueError for text that is no such file, or was cut."""
+        """Raises ValueError for text that is not such a file, or was cut."""
         lines = text.split("\n")
         version = lines[0].strip()
         if not text.strip():

@@ -44,7 +44,7 @@ class NamedStreams:
         texts: of ``--stream``.
 
     Raises:
-        UsageError: a text is no ARN of a stream.
+        UsageError: a text is not an ARN of a stream.
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:

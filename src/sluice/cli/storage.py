@@ -137,7 +137,7 @@ def open_storage(path: str, connection: ConnectionConfig) -> Storage:
     from pyarrow import fs  # noqa: PLC0415 - takes a quarter of a second
 
     shown = path.rstrip("/")
-    # As Hadoop's Path has them: neither '?' nor '#' ends a path, and '%20' is no blank.
+    # As Hadoop's Path has them: neither '?' nor '#' ends a path, and '%20' is not a blank.
     scheme, colon, rest = path.partition(":")
     scheme = scheme.lower()
     try:

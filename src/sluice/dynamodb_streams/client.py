@@ -249,7 +249,7 @@ def _shards(answer: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], str
 
 
 def _created(description: Mapping[str, Any]) -> int:
-    """When the stream was enabled, as its label says, or if that is no time, as the description."""
+    """When the stream was enabled, as its label says, or if that is not a time, as the description."""
     try:
         return parse_instant(description["StreamLabel"])
     except ValueError:

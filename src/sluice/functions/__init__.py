@@ -83,7 +83,7 @@ def cloudwatch_logs(col: ColumnOrName, errors: str = "fail") -> Column:
 
     Args:
         col: a column of envelopes, compressed or not.
-        errors: ``fail``, or ``null`` for null where a value is no envelope.
+        errors: ``fail``, or ``null`` for null where a value is not an envelope.
 
     Returns:
         A column of arrays of ``struct<owner, logGroup, logStream, subscriptionFilters, id, timestamp,

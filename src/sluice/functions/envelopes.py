@@ -62,7 +62,7 @@ def log_events(data: bytes) -> list[LogEvent]:
     """The events in an envelope, which may be compressed; none for a control message.
 
     Raises:
-        BadValueError: it is no such envelope, or its compressed data is damaged.
+        BadValueError: it is not such an envelope, or its compressed data is damaged.
     """
     text = decompressed(data)
     try:

@@ -164,7 +164,7 @@ def _closed_unless_taken(destination: Any, origin: Origin) -> contextlib.ExitSta
 
 
 def _number(figure: object) -> float | None:
-    """A figure of a strategy; None if it is no number, which fails no task whose rows are delivered."""
+    """A figure of a strategy; None if it is not a number, which fails no task whose rows are delivered."""
     return float(figure) if isinstance(figure, Real) and float(figure) > -math.inf else None
 
 

@@ -28,7 +28,7 @@ only."""
 def _parse_url(text: str) -> str:
     url = text.strip()
     parts = urlsplit(url)
-    port = parts.port  # raises ValueError when it is no port
+    port = parts.port  # raises ValueError when it is not a port
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ValueError(text)
     if "@" in parts.netloc or parts.query or parts.fragment or re.search(r"\s", url):

@@ -70,7 +70,7 @@ class Decoder:
         fields: what reads a field of the answer in the decoder's place, if it can.
 
     Attributes:
-        has_mended: whether a text was no UTF-8; see `mended`.
+        has_mended: whether a text was not UTF-8; see `mended`.
 
     Raises:
         DamagedCborError: `body` is cut short, or something else than one map with names as keys. Every

@@ -106,7 +106,7 @@ class Exchange:
 
 
 def _shut_down(connected: Any) -> None:
-    connected = getattr(connected, "socket", connected)  # TLS inside of TLS is no socket, but has one
+    connected = getattr(connected, "socket", connected)  # TLS inside of TLS is not a socket, but has one
     with contextlib.suppress(OSError, AttributeError):  # it has ended, or there is none yet
         if isinstance(connected, socket.socket):
             # Not that of `ssl`, which would change the state of a connection that another thread uses.

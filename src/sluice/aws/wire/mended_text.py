@@ -1,6 +1,6 @@
 """Text of a service that has no UTF-8: half a surrogate pair, which JSON can write and UTF-8 cannot.
 
-A partition key may come from a language whose strings are UTF-16. Such halves, and bytes that are no UTF-8,
+A partition key may come from a language whose strings are UTF-16. Such halves, and bytes that are not UTF-8,
 become U+FFFD, so that no text can stop a query.
 """
 

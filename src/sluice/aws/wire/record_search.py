@@ -65,7 +65,7 @@ def _begins(page: _Offsets, start: int, shown: bytes) -> _Offsets:
 
 
 def _value(page: _Offsets, heads: _Offsets, major: int) -> tuple[_Offsets, _Offsets] | None:
-    """Where the strings with these heads start and end; None if one is no string of this type."""
+    """Where the strings with these heads start and end; None if one is not a string of this type."""
     kinds = page[heads] - np.uint8(major << 5)  # another type becomes a large number
     if kinds.max() > _LARGEST_KIND:
         return None

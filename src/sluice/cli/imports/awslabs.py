@@ -47,7 +47,7 @@ def imported_checkpoint(checkpoint: Checkpoint, source: int | None) -> Imported:
         source: the index of the source in the query; None: the only one there is.
 
     Raises:
-        ImportedFormatError: it is no checkpoint of that connector, or a file of it is missing.
+        ImportedFormatError: it is not a checkpoint of that connector, or a file of it is missing.
     """
     _, index, offset, notes = last_offset(checkpoint, source, _is_ours, "awslabs' connector")
     stream, number = str(offset["metadata"]["streamName"]), str(offset["metadata"]["batchId"])

@@ -28,7 +28,7 @@ def imported_checkpoint(checkpoint: Checkpoint, source: int | None) -> Imported:
         source: the index of the source in the query; None: the only one there is.
 
     Raises:
-        ImportedFormatError: it is no such checkpoint.
+        ImportedFormatError: it is not such a checkpoint.
     """
     batch, index, offset, notes = last_offset(checkpoint, source, _is_ours, "Databricks' Kinesis source")
     if checkpoint.in_flight is not None:

@@ -61,7 +61,7 @@ def scanned_file(file: Path) -> list[Item]:
     """The items of a file that ``aws dynamodb scan`` has printed.
 
     Raises:
-        UsageError: it is no such file.
+        UsageError: it is not such a file.
     """
     try:
         items = json.loads(file.read_text())["Items"]

@@ -180,7 +180,7 @@ def python_values(destination: str, column: str, array: Any, first: int) -> list
 
     Raises:
         InvalidRecordError: Python has no such value. Spark has dates and timestamps before the year 1 and
-            after 9999, and strings that are no UTF-8.
+            after 9999, and strings that are not UTF-8.
     """
     array = in_utc(array)
     try:

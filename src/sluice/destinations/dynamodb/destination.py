@@ -225,7 +225,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         """The size of the names and values of the item, or of the key to delete.
 
         Raises:
-            SluiceError: the entry is no write, or holds text where bytes belong.
+            SluiceError: the entry is not a write, or holds text where bytes belong.
         """
         if not isinstance(entry, DynamoDbWrite):
             raise wrong_entry("dynamodb", "an entry", entry, "DynamoDbWrite")
@@ -339,7 +339,7 @@ class DynamoDbDestination(AwsDestination[DynamoDbWrite]):
         for write in left:
             try:
                 candidates = by_content.get(_content(write))
-            except (ArithmeticError, AttributeError, TypeError, ValueError):  # it is no item at all
+            except (ArithmeticError, AttributeError, TypeError, ValueError):  # it is not an item
                 candidates = None
             if not candidates:
                 raise self.call.damaged_answer("an unprocessed item that was not in the request")

@@ -188,7 +188,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, body: bytes, number: int, key: str) -> Checkpoint:
-        """Raises CommitError if `body` is no checkpoint, or has a version that is not known."""
+        """Raises CommitError if `body` is not a checkpoint, or has a version that is not known."""
         try:
             values: Any = msgspec.json.decode(gzip.decompress(body))
             if values["version"] != _VERSION:

@@ -71,7 +71,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: bytes, key: str) -> Manifest:
-        """Raises CommitError if `text` is no manifest, or has a version that is not known."""
+        """Raises CommitError if `text` is not a manifest, or has a version that is not known."""
         try:
             values = json.loads(text)
             if values["version"] != _VERSION:
@@ -88,7 +88,7 @@ def read_manifest(store: Store, key: str) -> Manifest | None:
 
     Raises:
         ServiceError: the store lists it, and has not given it out.
-        CommitError: it is no manifest.
+        CommitError: it is not a manifest.
     """
     text = store.read(key)
     return None if text is None else Manifest.from_json(text, key)

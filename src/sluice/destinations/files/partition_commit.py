@@ -180,7 +180,7 @@ class Completion:
         """The name of the watermark's column as the rows have it.
 
         Raises:
-            OptionError: it is no timestamp, or there is none; or `partitionTime` is missing.
+            OptionError: it is not a timestamp, or there is none; or `partitionTime` is missing.
         """
         types = {each.name.lower(): each.dataType.simpleString() for each in schema.fields}
         found = types.get(self.column.lower(), "not a column")
@@ -197,7 +197,7 @@ class Completion:
         return next(name for name in names if name.lower() == self.column.lower())
 
     def end(self, values: Mapping[str, str | None]) -> int | None:
-        """When a partition ends (microseconds since the epoch); None if its values are no time."""
+        """When a partition ends (microseconds since the epoch); None if its values are not a time."""
         texts = {name.lower(): text or "" for name, text in values.items()}
         time = self.time or f"{{{self.partition_by[0]}}}"
         match = _TIME.fullmatch(_FIELD.sub(lambda found: texts.get(found[1].lower(), ""), time))

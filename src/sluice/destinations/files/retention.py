@@ -89,7 +89,7 @@ def sink_files(
         ServiceError: the store refuses a call.
         CommitError: a manifest or a checkpoint cannot be read.
     """
-    # Listed first: what is committed later is no orphan.
+    # Listed first: what is committed later is not an orphan.
     objects = list(store.objects(layout.root))
     commits = read_commits(store, layout, executor)
     checkpoint = commits.checkpoint

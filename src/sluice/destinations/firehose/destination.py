@@ -82,7 +82,7 @@ class FirehoseDestination(AwsDestination[bytes]):
         """The size of the data, before base64.
 
         Raises:
-            SluiceError: the entry is no bytes.
+            SluiceError: the entry is not bytes.
         """
         if not isinstance(entry, BYTES):
             raise wrong_entry("firehose", "an entry", entry, "bytes")

@@ -201,7 +201,7 @@ def _lifetime(given: float | str | None) -> float:
     """Seconds for which a token is valid; infinite if the answer does not say: then until it is refused.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: it is not a number.
     """
     seconds = math.inf if given is None else float(given)
     return seconds if seconds > 0 else math.inf

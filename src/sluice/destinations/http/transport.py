@@ -35,7 +35,7 @@ __all__ = [
     "proxy_for",
 ]
 
-# An answer holds the results of one request. More than this is no answer to it.
+# An answer holds the results of one request. More than this is not an answer to it.
 _MAX_ANSWER: Final = 16 * 1024 * 1024  # bytes
 
 _SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")

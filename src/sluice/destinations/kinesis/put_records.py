@@ -77,7 +77,7 @@ class PutRecords(AwsDestination[KinesisEntry]):
         """The size of the data and of the partition key in UTF-8.
 
         Raises:
-            SluiceError: the entry is none, or its data are no bytes.
+            SluiceError: the entry is none, or its data are not bytes.
         """
         if not isinstance(entry, KinesisEntry):
             raise wrong_entry("kinesis", "an entry", entry, "KinesisEntry")

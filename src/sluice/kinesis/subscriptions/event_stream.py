@@ -27,7 +27,7 @@ MAX_HEADERS: Final = 128 * 1024
 MAX_PAYLOAD: Final = 24 * 1024 * 1024
 
 _SHOWN: Final = 300
-"""How many bytes of an answer messages show if it is no event stream."""
+"""How many bytes of an answer messages show if it is not an event stream."""
 
 _CACHED_HEADERS: Final = 32
 """How many parsed blocks of headers are cached: all events of a stream have the same headers."""

@@ -68,7 +68,7 @@ def unknown_columns_problem(
     Args:
         schema: of the rows. Names of columns are compared without regard to case.
         known: the columns that are written.
-        ignored: columns that are left out and are no mistake.
+        ignored: columns that are left out and are not a mistake.
     """
     names = [field.name for field in schema.fields]
     allowed = {name.lower() for name in (*known, *ignored)}

@@ -1,6 +1,6 @@
 """Any value as JSON: of a row as Arrow holds it, and of an entry as Python holds it; timestamps in UTC.
 
-Spark has values that Python has not, such as dates after the year 9999 and strings that are no UTF-8. JSON
+Spark has values that Python has not, such as dates after the year 9999 and strings that are not UTF-8. JSON
 has neither NaN nor bytes. A record that can never be delivered must still become a dead letter, so nothing
 here fails for a value.
 """
@@ -118,7 +118,7 @@ def python_value(scalar: Any) -> Any:
     """The Python value of an Arrow scalar; text in the place of a value that Python cannot hold.
 
     Dates and timestamps beyond the years 1 to 9999 become text in ISO-8601, timestamps in UTC. In strings
-    that are no UTF-8 the wrong bytes become ``\\xff`` and the like. Of a type that Arrow has no
+    that are not UTF-8 the wrong bytes become ``\\xff`` and the like. Of a type that Arrow has no
     Python class for, such as Spark's intervals of months, its name is left.
     """
     if not scalar.is_valid:

@@ -185,7 +185,7 @@ class ConverterFactory:
         """Makes a converter.
 
         Raises:
-            OptionError: it does not fit the destination or its options, or it is no converter.
+            OptionError: it does not fit the destination or its options, or it is not a converter.
         """
         try:
             made = self._made(values, destination)

@@ -92,7 +92,7 @@ def _wrong_size(size: Any) -> str:
 
 
 def checked_entries(returned: Iterable[EntryT], converter: object, name: str) -> Iterator[EntryT]:
-    """The entries that `convert` returned. Raises where StopIteration is no end, but a mistake.
+    """The entries that `convert` returned. Raises where StopIteration is not an end, but a mistake.
 
     `map` and `filter` pass on what makes an entry raises, and all rows from there on would be lost without an
     error. A generator makes a RuntimeError of it. Code that swallows it inside, as `list` and `chain` do,
@@ -104,7 +104,7 @@ def checked_entries(returned: Iterable[EntryT], converter: object, name: str) ->
         name: the destination's, for messages.
 
     Raises:
-        TypeError: at once: these are no entries; from the iterator: StopIteration in place of an entry.
+        TypeError: at once: these are not entries; from the iterator: StopIteration in place of an entry.
     """
     owner = (
         f"{name}: the converter {type(converter).__module__}:{type(converter).__qualname__} "

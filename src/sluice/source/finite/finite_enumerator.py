@@ -81,7 +81,7 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         self._nothing_new: tuple[Offsets, Mapping[str, FiniteSplit]] | None = None
 
     def _list(self) -> None:
-        """Raises SourceRuleError if a split is listed twice, or its id or version is no text."""
+        """Raises SourceRuleError if a split is listed twice, or its id or version is not text."""
         listed: dict[str, FiniteSplit] = {}
         for split in self._source.list_splits():
             if self._targets is not None and split.id not in self._targets:
@@ -360,7 +360,7 @@ class _Room:
 
 
 def _splits(offsets: Offsets) -> dict[str, Mapping[str, Any]]:
-    """Raises SluiceError if the value is no such offsets."""
+    """Raises SluiceError if the value is not such offsets."""
     try:
         if offsets["version"] != _VERSION:
             raise SluiceError(

@@ -51,7 +51,7 @@ class LoggedOffsets:
             value: must not be changed afterwards.
 
         Raises:
-            SluiceError: these are no offsets of the source.
+            SluiceError: these are not offsets of the source.
         """
         for known, offsets in self._parsed:
             if known == value:

@@ -115,7 +115,7 @@ def positions_from_json(streams: Mapping[str, Any]) -> dict[SplitId, Position]:
     """The positions of the objects of every stream.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: these are no such objects.
+        AttributeError, KeyError, TypeError, ValueError: these are not such objects.
     """
     return {
         SplitId(stream, shard): _position_of(value)
@@ -180,7 +180,7 @@ def columns_from_json(streams: Mapping[str, Any]) -> dict[SplitId, Position]:
     """The positions in the tables of every stream.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: these are no such tables.
+        AttributeError, KeyError, TypeError, ValueError: these are not such tables.
     """
     positions: dict[SplitId, Position] = {}
     for stream, tables in streams.items():

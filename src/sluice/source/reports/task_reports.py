@@ -181,7 +181,7 @@ class TaskReports:
     """The reports of a query's tasks, in the planning process. Owned by one thread.
 
     Args:
-        host: the address that it listens on. If that is no loopback address, tasks may run on other hosts,
+        host: the address that it listens on. If that is not a loopback address, tasks may run on other hosts,
             and send their reports to the host of Spark's driver. Empty: all addresses.
         figures: the tasks' figures are added to these.
 

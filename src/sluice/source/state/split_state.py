@@ -158,7 +158,7 @@ class SplitState:
         return bisect_right(self.cut_points, end.sequence, key=lambda point: point.sequence)
 
     def cut_at(self, count: int) -> After | Closed | None:
-        """The end of a batch that takes the first `count` cut points; None if that is no progress."""
+        """The end of a batch that takes the first `count` cut points; None if that is not progress."""
         if count == len(self.cut_points):
             if self.reach is Reach.TARGET:
                 return self.target
