@@ -91,7 +91,7 @@ def data_source(source: type[Source] | str, *, name: str | None = None) -> type[
 def register(spark: SparkSession) -> None:
     """Registers the formats, and functions for SQL, with a session.
 
-    The functions are those of `sluice.functions`, named ``sluice_decompress`` and so on. If your program
+    The functions of `sluice.functions` are named ``sluice_decompress`` and so on. If your program
     writes from a thread that it started, call this function in that thread first.
 
     Also calls `warn_of_dropped_rows`, except with Spark Connect.

@@ -94,7 +94,7 @@ THROTTLING_CODES: Final = frozenset(
         "TransactionInProgressException",
     }
 )
-"""Codes of throttling: those of botocore's `ThrottledRetryableChecker`, and that of DynamoDB's statements.
+"""Codes of throttling, from botocore's `ThrottledRetryableChecker` and DynamoDB's statements.
 `is_throttling` also accepts every code that contains ``Throttl``."""
 
 

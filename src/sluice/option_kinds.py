@@ -119,7 +119,7 @@ HOST: Kind[str] = Kind("host", "the name or address of a host, without a port", 
 BIND_HOST: Kind[str] = Kind(
     "host", "the name or address of a host, without a port; 0.0.0.0 or :: for all", _bind_host
 )
-"""An address that our servers listen on, if it is not the one that tasks connect to."""
+"""An address that our servers listen on, if tasks connect to another one."""
 
 
 def choice(*values: str) -> Kind[str]:

@@ -171,7 +171,7 @@ def is_lasting_tls(text: str) -> bool:
 
 
 def endpoint_of(error: Exception, called: str) -> str:
-    """The endpoint at which a call of `called` failed. It is that of STS where a role was being assumed."""
+    """The endpoint at which a call of `called` failed; the endpoint of STS if a role was being assumed."""
     url = getattr(error, "kwargs", {}).get("endpoint_url") if isinstance(error, sdk.BotoCoreError) else None
     parts = urlsplit(str(url or called))
     return called if parts.netloc == urlsplit(called).netloc else f"{parts.scheme}://{parts.netloc}"

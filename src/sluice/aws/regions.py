@@ -23,7 +23,7 @@ _HOST_WORDS: Final = {
     "sqs": ("sqs", "queue"),
     "sts": ("sts",),
 }
-"""By service that is called here, the labels of its hosts, without those of FIPS and dual-stack ones."""
+"""By service, the labels of its hosts, without FIPS and dual-stack hosts."""
 
 
 def service_of(host: str) -> str | None:

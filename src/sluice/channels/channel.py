@@ -29,7 +29,7 @@ _LONGEST_FRAME: Final = 32 * 1024 * 1024
 _SENT_AT_ONCE: Final = 16 * 1024
 """Bytes up to which the parts of a frame are joined: one call of the system instead of one for each part."""
 _HANDSHAKE_TIMEOUT: Final = 5.0
-"""Seconds from the attempt to connect to the end of the handshake, with that of TLS."""
+"""Seconds from the attempt to connect to the end of the handshake, TLS included."""
 _SLOWEST: Final = 256 * 1024
 """Bytes a second. A frame has the time that it takes at this rate, in addition to the channel's timeout."""
 _ATTEMPTS: Final = 3

@@ -40,7 +40,7 @@ _EXIT_CODES: Final = f"""Exit codes:
 
 
 class Command(Protocol):
-    """What a module of `sluice.cli.commands` has. Its name is that of the command.
+    """A module of `sluice.cli.commands`, named like its command.
 
     Attributes:
         HELP: one line for ``sluice --help``.
@@ -63,7 +63,7 @@ def main(
     """Runs a command.
 
     Args:
-        arguments: of the command line; those of the process where they are not given.
+        arguments: of the command line; None: the process's own.
         out, errors: standard output and error if they are not given.
 
     Returns:

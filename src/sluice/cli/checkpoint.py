@@ -74,7 +74,7 @@ class SourceOffset:
 
     @property
     def is_of_splits(self) -> bool:
-        """Whether it is that of a custom source of finite splits, such as files."""
+        """Whether it belongs to a custom source of finite splits, such as files."""
         value = self.json
         return isinstance(value, dict) and value.keys() == {"version", "splits"}
 
@@ -284,7 +284,7 @@ class Checkpoint:
         )
 
     def starts(self, batch: int, end: LoggedBatch | None = None) -> Sequence[SourceOffset]:
-        """Where a batch starts, by source; `end` is its end, if it is not the one that is logged.
+        """Where a batch starts, by source; `end` is its end, if it differs from the logged one.
 
         Spark does not log the start of the first batch: Sluice's source logs it with the batch's end.
         """

@@ -152,7 +152,7 @@ class _Listing:
     Attributes:
         at: when they were listed (microseconds).
         shards: by id.
-        streams: compared with those of the checkpoint.
+        streams: compared with the streams of the checkpoint.
     """
 
     at: int

@@ -30,7 +30,7 @@ EXAMPLE = "sluice offsets show s3://bucket/checkpoints/orders --live --region eu
 _PAGES: Final = 20
 """Pages that are read of a shard, at most."""
 _RECORDS: Final = 2
-"""Records of a page: the one that the position names, and the next."""
+"""Records of a page: the position's record, and the next one."""
 _PAUSE: Final = 0.25
 """Seconds between two reads of a shard, which allows five a second to all its readers together."""
 

@@ -104,7 +104,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def given_options(arguments: argparse.Namespace, *, name: str = "option") -> dict[str, str]:
-    """The options that were given, with the flags. Those of the command line replace those of the file.
+    """The given options, with the flags. Options of the command line replace options of the file.
 
     Raises:
         UsageError: an option has no value, the file cannot be read, or a flag and an option disagree.

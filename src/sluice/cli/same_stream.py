@@ -113,7 +113,7 @@ def connect(
 def compare_streams(
     connection: ConnectionConfig, offsets: Offsets, named: NamedStreams, *, instead: str
 ) -> SameStreams:
-    """Compares region, account, ARN and time of creation of each stream with those of the checkpoint.
+    """Compares region, account, ARN and time of creation of each stream with the checkpoint.
 
     Args:
         named: the ARNs that the user gives.

@@ -129,7 +129,7 @@ def describe_stream(calls: Calls, stream: StreamRef) -> LiveStream:
     """Asks the service for a stream.
 
     Raises:
-        OtherStreamError: another stream than that of the ARN has answered.
+        OtherStreamError: another stream than the ARN's has answered.
         ServiceError: there is no such stream, or the service does not answer.
     """
     live = shards.describe_stream(calls, stream.name, stream.address, LiveStream.parse)
@@ -139,7 +139,7 @@ def describe_stream(calls: Calls, stream: StreamRef) -> LiveStream:
 
 
 def foreign_shard(offsets: Offsets) -> str | None:
-    """A shard of offsets in which none is of Kinesis, as those of DynamoDB Streams; None for any others.
+    """A shard of offsets without shards of Kinesis, such as of DynamoDB Streams; None for other offsets.
 
     Of such offsets Kinesis must not be asked: a stream may have the name of a table.
     """

@@ -63,7 +63,7 @@ class QueryRow:
         shards: those furthest behind first.
         agent: the known state of the agent.
         sink: the figures of the last batch, as in `sluice.metrics.SinkMetrics`.
-        totals, rates: as those of `ShardRow`.
+        totals, rates: see `ShardRow`.
     """
 
     name: str

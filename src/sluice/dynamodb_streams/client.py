@@ -63,7 +63,7 @@ class DynamoDbStreamsLog(StreamLog):
         empty_pages: after how many empty pages in a row an open shard counts as read to its tip. "It might
             take multiple calls to get to a portion of the shard that contains stream records", and nothing
             says how many.
-        arns: those of tables' streams that are known already, the newest first. `describe` lists them anew.
+        arns: of the known streams of tables, the newest first. `describe` lists them anew.
     """
 
     is_thread_safe: ClassVar[bool] = True
@@ -163,7 +163,7 @@ class DynamoDbStreamsLog(StreamLog):
             list(pool.map(pin, splits))
 
     def arns_of(self, table: str) -> Sequence[str]:
-        """The ARNs of a table's streams, the newest first: those of the last 24 hours, or the one given.
+        """The ARNs of a table's streams of the last 24 hours, the newest first, or the given one.
 
         Raises:
             ServiceError: the table has no stream.

@@ -89,7 +89,7 @@ BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
     "DescribeStream": Backoff(10, 1.0, 5.0, 1.5),
     "ListStreams": Backoff(10, 1.0, 5.0, 1.5),
 }
-"""Operation to its defaults: retries, base and max (seconds), exponent. As those of Kinesis."""
+"""Operation to its defaults: retries, base and max (seconds), exponent. The same as for Kinesis."""
 _BACKOFFS: Final = {name: BackoffOptions.declare(name, each) for name, each in BACKOFF_DEFAULTS.items()}
 
 COMMON_OPTIONS: Final[tuple[Option[Any], ...]] = (*SPLIT_OPTIONS, MAX_TIME_SPAN, MAX_DRIFT)
@@ -110,7 +110,7 @@ _OWN_OPTIONS: Final[tuple[Option[Any], ...]] = (
 ALL_OPTIONS: Final[tuple[Option[Any], ...]] = (*_OWN_OPTIONS, *CONNECTION_OPTIONS)
 """All that the source declares itself."""
 SOURCE_OPTIONS: Final[tuple[Option[Any], ...]] = (*_OWN_OPTIONS[:6], *COMMON_OPTIONS, *_OWN_OPTIONS[6:])
-"""All but those of the connection, for the documents."""
+"""All options except the connection options, for the documentation."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ hundreds, and a page of large items has few."""
 def to_record_batches(
     pages: Iterable[tuple[SplitId, Sequence[ChangeRecord]]], image_format: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of pages, in order within each split. Small pages share a batch, also those of several splits.
+    """The rows of pages, in order within each split. Small pages share a batch, also pages of several splits.
 
     Args:
         image_format: a key of `IMAGE_FORMATS`.

@@ -93,18 +93,18 @@ class TableCatalog:
 
     Args:
         calls: of ``DescribeTable``.
-        tables: those of the query.
+        tables: of the query.
     """
 
     def __init__(self, calls: Calls, tables: Iterable[TableRef]) -> None:
         self._calls = calls
-        # The ARN of a stream begins with that of its table, which may belong to another account.
+        # The ARN of a stream begins with the ARN of its table, which may belong to another account.
         self._targets = {each.name: (each.arn or each.name).partition("/stream/")[0] for each in tables}
         self._known: dict[str, _Table] = {}
 
     @property
     def names(self) -> Collection[str]:
-        """Those of the tables."""
+        """The descriptions of the tables."""
         return self._targets.keys()
 
     def describe(self, name: str) -> _Table:

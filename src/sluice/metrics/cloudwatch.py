@@ -44,7 +44,7 @@ class CloudWatchExporter(Exporter):
 
     Args:
         namespace: the namespace of the metrics.
-        shards: send those of single shards, too.
+        shards: send metrics of single shards, too.
         interval: seconds between two requests.
         client: a client of boto3; None: one with the settings that the SDK finds.
         dimensions: added to all, such as ``{"Environment": "prod"}``.

@@ -180,7 +180,7 @@ class QueryMetrics:
 
     @property
     def streams(self) -> Sequence[StreamMetrics]:
-        """Those of all sources."""
+        """The shards of all sources."""
         return [stream for source in self.sources for stream in source.streams.values()]
 
     @property

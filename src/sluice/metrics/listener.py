@@ -66,7 +66,7 @@ class SluiceListener(StreamingQueryListener):
         self._letterbox = letterbox or Letterbox()
         self._exporters: list[tuple[Exporter, Guard]] = []
         self._guard = Guard("reading a query's progress")
-        self._last: dict[str, Mapping[str, Any]] = {}  # by query, that of the latest event last
+        self._last: dict[str, Mapping[str, Any]] = {}  # by query; the query of the latest event is last
         self._letters = KeptLetters(self._last.__contains__)
         try:
             for given in exporters:

@@ -87,7 +87,7 @@ class _BoardCollector(Collector):
         self._board = board
 
     def describe(self) -> Iterator[Metric]:
-        """Names without values, which the registry compares with those of others."""
+        """Names without values, which the registry compares with the names of other collectors."""
         return (_family(metric) for metric in METRICS.values())
 
     def collect(self) -> Iterator[Metric]:

@@ -37,7 +37,7 @@ _ANSWER_TIMEOUT: Final = 3.0
 _START_TIMEOUT: Final = 20.0
 
 _started: Final[list[subprocess.Popen[bytes]]] = []
-"""Servers that this process has started. To ask one that has ended removes it from the table of processes."""
+"""Servers that this process has started. Polling an ended process removes it from the process table."""
 
 
 class ServerSetup(msgspec.Struct, frozen=True):

@@ -224,7 +224,7 @@ class ResultInfo:
     Attributes:
         failed_messages: the entries that were not accepted and are to be sent again.
         batch_size: the entries of the request.
-        throttled_messages: those of `failed_messages` that were refused for load. The others failed.
+        throttled_messages: the part of `failed_messages` that was refused for load. The others failed.
         seconds: from sending the request until it was answered, or given up; None if not known.
         started_at: when the request was sent, in seconds of the writer's monotonic clock; None if not known.
     """
@@ -255,7 +255,7 @@ class RateLimitingStrategy(ABC):
     forget_in_flight: Callable[[], None] | None = None
 
     def use_clock(self, clock: Callable[[], float]) -> None:  # noqa: B027 - does nothing by default
-        """Takes the clock of a writer, in monotonic seconds: that of `RequestInfo.started_at`.
+        """Takes the clock of a writer, in monotonic seconds: the clock of `RequestInfo.started_at`.
 
         Called once by each writer, before its first request. A strategy that wraps another one passes the
         clock on.
@@ -336,7 +336,7 @@ class Origin:
         run: the id of this run of the query (a restart begins another run), or of the batch write.
         batch: the id of the micro-batch; None in a batch write. In `foreachBatch`, a destination that is not
             two-phase gets the query and the micro-batch around the write.
-        partition: Spark's number of the task among those of the batch.
+        partition: Spark's number of the task in the batch.
         attempt: Spark's id of the attempt; no two attempts have the same.
     """
 
@@ -356,7 +356,7 @@ class SinkWriter(ABC, Generic[CommT]):
 
     Attributes:
         bytes: written so far, for the figures of the commit.
-        known_columns, ignored_columns: as those of `ElementConverter`.
+        known_columns, ignored_columns: see `ElementConverter`.
     """
 
     bytes: int = 0
@@ -394,13 +394,13 @@ class SinkWriter(ABC, Generic[CommT]):
 
 
 class CommittingDestination(ABC, Generic[CommT]):
-    """A destination that makes an epoch visible only when all of it is written (two-phase, FLIP-143).
+    """A destination that makes an epoch visible only when the whole epoch is written (two-phase, FLIP-143).
 
     It overrides `create_committer`, `create_global_committer` or both. With both, the `Committer` commits
     first, and the `GlobalCommitter` then commits the epoch as a whole; its `filter_recovered_committables` is
     called before either commits. Destination and committers are created anew for each commit and abort.
 
-    Its class has ``OPTIONS`` and ``from_options`` like that of any destination, and no ``LIMITS``.
+    Its class has ``OPTIONS`` and ``from_options`` like any destination, and no ``LIMITS``.
     """
 
     name: str = ""

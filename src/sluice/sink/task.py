@@ -195,7 +195,7 @@ def _close_after_failure(writer: AsyncSinkWriter[Any] | SinkWriter[Any], origin:
 
 @contextlib.contextmanager
 def _logged(origin: Origin, problem: str) -> Iterator[None]:
-    """Logs an exception: the task fails with the one that was raised before it."""
+    """Logs an exception, because the task fails with the exception raised before."""
     try:
         yield
     except Exception:  # noqa: BLE001 - as above

@@ -178,7 +178,7 @@ class Source(ABC):
 
     @classmethod
     def option_keys(cls) -> frozenset[str]:
-        """All names that options are read by, those of other connectors included."""
+        """All names of options, names of other connectors included."""
         declared = [option.key for option in (*cls.OPTIONS, *cls.COMMON_OPTIONS)]
         return frozenset([*declared, *(foreign.name for foreign in cls.FOREIGN_NAMES)])
 

@@ -267,7 +267,7 @@ def _initial_positions(
 
 
 def _read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[SplitRange, Sequence[AnyRecord]]]:
-    """The pages of a task's ranges as they come: those of one range in order."""
+    """The pages of a task's ranges as they arrive; the pages of one range are in order."""
     from sluice.retry import Retrier, patient  # noqa: PLC0415 - not at `load()`, and not on the driver host
     from sluice.source.logs.checked_log import CheckedLog  # noqa: PLC0415
     from sluice.source.logs.data_loss import DataLossPolicy  # noqa: PLC0415

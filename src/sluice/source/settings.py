@@ -88,7 +88,7 @@ SPLIT_OPTIONS: Final[tuple[Option[Any], ...]] = (
     FAIL_ON_DATA_LOSS,
     *TASK_OPTIONS,
 )
-"""Those of finite splits."""
+"""Options of finite splits."""
 LOG_OPTIONS: Final[tuple[Option[Any], ...]] = (
     *SPLIT_OPTIONS,
     MAX_TIME_SPAN,
@@ -139,7 +139,7 @@ class SourceSettings:
     """The values of the common options; see `sluice.source.settings` for each.
 
     Attributes:
-        limits: those of one batch.
+        limits: of one batch.
         max_drift: seconds; None: no limit.
         discovery_interval: seconds.
         starting: `EARLIEST`, `LATEST` or `AT_TIMESTAMP`.

@@ -33,7 +33,7 @@ def is_create_table(what: str, given: Mapping[str, str], keys: Collection[str], 
         what: the format.
         given: what Spark passes: options of a reader, or properties of a table.
         keys: of the format's options.
-        options: as those of `read_table`.
+        options: see `read_table`.
 
     Raises:
         OptionError: the table is created with options of the format, which would do nothing.

@@ -46,7 +46,7 @@ _MOST_RUNS = 1_000
 _lock = threading.Lock()
 _sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _listeners: list[DroppedRowsListener] = []
-"""One at most: that of all sessions of the JVM. Neither Python nor the JVM ever frees a listener."""
+"""At most one, for all sessions of the JVM. Neither Python nor the JVM ever frees a listener."""
 _refusals: list[str] = []
 """One at most: the last that was logged. A program may ask in each batch."""
 
@@ -166,7 +166,7 @@ class DroppedRowsListener(StreamingQueryListener):
             return
         run_id = str(progress.runId)
         run = self._runs.pop(run_id, None) or _Run(_name(told))
-        self._runs[run_id] = run  # the last is the one that dropped rows last
+        self._runs[run_id] = run  # the last one dropped rows last
         if len(self._runs) > _MOST_RUNS:
             del self._runs[next(iter(self._runs))]
         run.dropped += dropped

@@ -63,7 +63,7 @@ def _register(spark: SparkSession, source: type[DataSource]) -> None:
 
 
 def _activate(spark: SparkSession) -> None:
-    """Makes the session that of the thread that has called.
+    """Makes it the active session of the calling thread.
 
     Spark looks for the format of a write in the active session. A thread that the program has started has
     none, so Spark would say there that it does not know the format. createDataFrame, a public call, sets it.

@@ -151,8 +151,8 @@ def failure_of(
     were loaded anew in place of those that have expired or are not known any more.
 
     Args:
-        connection: that of the call.
-        operation, target, endpoint: as those of `translate`.
+        connection: of the call.
+        operation, target, endpoint: see `translate`.
     """
     problem = translate(error, operation=operation, target=target, endpoint=endpoint)
     is_refused = problem.code in EXPIRED_CREDENTIALS | UNKNOWN_CREDENTIALS

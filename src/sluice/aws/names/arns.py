@@ -120,7 +120,7 @@ def references(name: str, allowed: str, noun: str, parse: Callable[[str], RefT])
             raise OptionError(f"is {text!r}: all streams of one source have to be in the same region")
         names = [ref.name for ref in refs]
         for each in names:
-            if names.count(each) > 1:  # offsets and rows know streams by name, also those of two accounts
+            if names.count(each) > 1:  # offsets and rows have only the names of streams, also of two accounts
                 raise OptionError(f"is {text!r}: {noun} '{each}' is there more than once")
         return tuple(refs)
 

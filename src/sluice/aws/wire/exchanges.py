@@ -42,7 +42,7 @@ class Exchange:
     Args:
         seconds: from entering it to its end.
         send_timeout: seconds for sending the request; None: as urllib3 has it.
-        watchdog: ends exchanges that are late; None: that of the process.
+        watchdog: ends exchanges that are late; None: the process's own.
 
     Attributes:
         was_ended: whether `end` came before the exchange was complete. What its thread has received or raised
@@ -109,7 +109,7 @@ def _shut_down(connected: Any) -> None:
     connected = getattr(connected, "socket", connected)  # TLS inside of TLS is not a socket, but has one
     with contextlib.suppress(OSError, AttributeError):  # it has ended, or there is none yet
         if isinstance(connected, socket.socket):
-            # Not that of `ssl`, which would change the state of a connection that another thread uses.
+            # Not `SSLSocket.shutdown`: it would change the state of a connection that another thread uses.
             socket.socket.shutdown(connected, socket.SHUT_RDWR)
         else:
             connected.shutdown(socket.SHUT_RDWR)
@@ -149,7 +149,7 @@ def fetch(url: str, *, seconds: float, at_most: int) -> bytes:
     """The content at a URL, without retries and without a proxy.
 
     Args:
-        seconds: for all of it.
+        seconds: for the whole exchange.
         at_most: bytes that are read.
 
     Raises:

@@ -50,7 +50,7 @@ class _SdkConnection(TimedConnection):
         return response
 
 
-# The stubs of the SDK do not fit those of its own base class.
+# The SDK's stubs do not fit the stubs of its base class.
 class _Connection(_SdkConnection, AWSHTTPConnection):  # type: ignore[misc]
     pass
 
@@ -110,7 +110,7 @@ def limit_requests(client: Any, limit: float | None = None) -> None:
 
 
 def read_stream(body: Any) -> bytes:
-    """All of a body that the SDK leaves to its caller, such as that of ``GetObject``, within the limit.
+    """Reads a body that the SDK leaves to its caller, such as of ``GetObject``, within the limit.
 
     Args:
         body: a ``StreamingBody`` of the SDK.

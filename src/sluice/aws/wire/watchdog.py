@@ -24,7 +24,7 @@ class Watchdog:
     """One thread for any number of waits. It starts with the first wait.
 
     Args:
-        clock: monotonic seconds, the same as that of the deadlines.
+        clock: monotonic seconds, as of the deadlines.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -154,7 +154,7 @@ class Findings:
 
         Args:
             stream: how a request names the stream.
-            shards: those of the stream; only the first is read.
+            shards: of the stream; only the first is read.
             some_shard: a guess, if none is known. A caller who may not ask gets another error than that
                 it does not exist.
         """

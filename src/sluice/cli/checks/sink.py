@@ -129,7 +129,7 @@ def _check_described(service: str, findings: Findings, identity: Identity, given
 
 
 def _writes(service: str, given: Mapping[str, str]) -> Sequence[str]:
-    """The actions that write. Those of a transaction of DynamoDB are named as what it does."""
+    """The actions that write. For a transaction of DynamoDB, they are the actions in it."""
     updates = given.get("writemode", "").lower() == "update"
     if service != "dynamodb" or not (updates or "condition" in given):
         return [_DESCRIBED[service].write]

@@ -1,4 +1,4 @@
-"""``sluice offsets``: shows a checkpoint's positions, resets them, and imports those of other tools."""
+"""``sluice offsets``: shows and resets positions of a checkpoint, and imports positions of other tools."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Imported:
         return sorted({split.stream for split in (*self.places, *self.unread)})
 
     def of_stream(self, stream: str) -> Imported:
-        """Those of one stream alone.
+        """The positions of one stream alone.
 
         Raises:
             UsageError: there is none.

@@ -76,7 +76,7 @@ class BatchCall:
         service: as the SDK names it (``sqs``).
         operation: as the service spells it (``SendMessageBatch``).
         target: the stream, table or queue, for messages.
-        transient: error codes that are worth a retry, in addition to those of all services. says_entry:
+        transient: error codes to retry, in addition to the codes of all services. says_entry:
             whether a sentence of the service, without the user's names, is about an entry.
         clock: monotonic seconds.
     """
@@ -121,7 +121,7 @@ class BatchCall:
             self._contact.answered()
             raise self.damaged_answer(redact(str(error))) from None
         except Exception as error:  # noqa: BLE001 - any error of the SDK becomes a ServiceError
-            # If no option names a region, it has that of the SDK's own chain.
+            # If no option names a region, the SDK's chain does.
             self._endpoint = self._endpoint or client.meta.endpoint_url
             raise self.translated(error) from None
         self._contact.answered()

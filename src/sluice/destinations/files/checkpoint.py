@@ -26,7 +26,7 @@ __all__ = ["Checkpoint", "FoldedEpochs", "FoldedFile", "ReplacedFile"]
 
 _VERSION: Final = 1
 _KEPT_CONTENTS: Final = 1000
-"""Newest batches of a query whose `Epoch.content` is kept. An older one that is repeated is refused."""
+"""Newest batches of a query whose `Epoch.content` is kept. A repeated older batch is refused."""
 _FORGOTTEN: Final = "forgotten"
 _DAMAGED: Final = (
     msgspec.MsgspecError,  # a ValueError in newer versions only

@@ -195,7 +195,7 @@ class Layout:
         return f"{self.root}{inner}/" if found and is_root else None
 
     def pending_list(self, epoch: EpochKey, digest: str) -> str:
-        """The key of a pending list. `digest` is that of its content: one run may write several lists."""
+        """The key of a pending list. `digest` is of its content: one run may write several lists."""
         return f"{self.pending_lists_of(epoch)}{digest}.json"
 
     def pending_lists_of(self, epoch: EpochKey) -> str:

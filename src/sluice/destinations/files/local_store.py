@@ -25,7 +25,7 @@ __all__ = ["LocalStore"]
 _STAGED: Final = ".staged"  # no extension of a data file: readers look for these, whatever the directory
 _TEMPORARY: Final = ".tmp"
 _LEFT_BEHIND: Final = 3600.0
-"""Seconds after which a temporary file, which is written in one go, is that of a killed process."""
+"""Seconds after which a temporary file was left by a killed process: it is written in one go."""
 _MAX_NAME: Final = 255  # bytes; of ext4, xfs, NFS and others
 # The same call may succeed later; what else a file system refuses, it refuses again.
 _MAY_PASS: Final = frozenset(

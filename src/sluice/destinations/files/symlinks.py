@@ -33,7 +33,7 @@ def add_to_symlinks(
     Args:
         store: has the files.
         layout: the keys below the path.
-        epoch: the one that is being committed.
+        epoch: being committed.
         manifest: of that epoch, maybe from another run.
         executor: makes an executor with a number of threads.
     """
@@ -53,7 +53,7 @@ def add_to_symlinks(
 
 
 def make_symlinks(store: Store, layout: Layout, executor: Callable[[int], Executor]) -> None:
-    """Makes all lists from what is committed. That of a partition without files becomes empty.
+    """Makes all lists from what is committed. The list of a partition without files becomes empty.
 
     Does so again if something was committed meanwhile, whose files may have been added to older lists.
     """

@@ -36,7 +36,7 @@ from sluice.options import redact_url
 __all__ = ["HttpCall"]
 
 _PAUSE_OF_RENEWALS: Final = 5.0
-"""Seconds without a renewal after one that did not help: the status may have another reason."""
+"""Seconds without another renewal after a renewal that did not help: the status may have another reason."""
 _LATE: Final = 30.0
 """Seconds for which credentials that were accepted before may be refused: whoever renews them may be late."""
 _RECENT: Final = 16

@@ -23,7 +23,7 @@ from sluice.errors import OptionError
 __all__ = ["SigV4", "canonical_url"]
 
 _SIGNED: Final = frozenset({"content-type", "host"})
-"""Headers that are signed in addition to those of AWS. Proxies may change others on the way."""
+"""Headers that are signed in addition to AWS's own. Proxies may change others."""
 _DIGEST: Final = "x-amz-content-sha256"
 _LATTICE: Final = "vpc-lattice-svcs"
 """Takes signatures with paths as S3 has them, and of no body:

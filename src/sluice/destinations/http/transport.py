@@ -214,7 +214,7 @@ class HttpTransport:
                 redirect=False,
                 preload_content=False,
             )
-        except http.InvalidHeader as error:  # of the answer: those of the request are checked as options
+        except http.InvalidHeader as error:  # of the answer: headers of the request are checked as options
             raise UnreadableAnswerError(error) from error
         except http.ProtocolError as error:
             # Timeouts of connecting and of reading have separate classes.

@@ -37,8 +37,8 @@ class Aggregate:
     """A record to write that holds several user records.
 
     Attributes:
-        record: is sent. Its explicit hash key is that of the first user record.
-        count: its user records; for a rejected aggregate, those of its refused parts.
+        record: is sent. Its explicit hash key is taken from the first user record.
+        count: its user records; of a rejected aggregate, only the refused ones.
         first, last: the range of its user records' hash keys, both included. May be wider than necessary.
         ordering_key: in whose order it must be accepted: the shard that it was packed for or, if none was
             listed, the hash key of all its user records. None if its rows have no keys, and so no order.

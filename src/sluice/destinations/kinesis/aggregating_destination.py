@@ -286,7 +286,7 @@ class AggregatingDestination(Destination[Entry]):
         return strays
 
     def _misrouted(self, strays: Sequence[_Stray], shards: ShardMap) -> list[_Part]:
-        """Those of which a record belongs to another shard than took them."""
+        """The aggregates with a record that belongs to another shard than the one which accepted them."""
         misrouted: list[_Part] = []
         for stray in strays:
             if stray.belongs(shards):
@@ -302,7 +302,7 @@ def _record(entry: Entry) -> KinesisEntry:
 
 
 def _split(entry: Entry, shards: ShardMap) -> Sequence[Entry]:
-    """The entry itself if all of it belongs to one shard of `shards`, else its records packed anew.
+    """The entry itself if all its records belong to one shard of `shards`, else its records packed anew.
 
     The parts of an entry go into the same request, of which any part may be refused. They have no hash key in
     common, so that the records of each stay in their order.

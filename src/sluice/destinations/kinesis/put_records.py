@@ -35,7 +35,7 @@ class PutRecords(AwsDestination[KinesisEntry]):
     """What both ways to write to a stream have in common. Give either `stream_name` or `stream_arn`.
 
     Args:
-        connection: how to reach the service. Without a region, that of the ARN is used.
+        connection: how to reach the service. Without a region, the ARN's is used.
         stream_name: the name of the stream.
         stream_arn: the ARN of the stream.
         compression: of the data of each row.

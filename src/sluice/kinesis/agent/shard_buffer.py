@@ -32,7 +32,7 @@ class RangeUnavailable(Exception):  # noqa: N818 - an answer, not an error
 
 @dataclass(slots=True, eq=False)
 class _Event:
-    """An event in the buffer, or a dropped one that is still being sent to tasks.
+    """An event in the buffer, or a dropped event that is still being sent to tasks.
 
     Attributes:
         last: sequence number of its last record.
@@ -79,7 +79,7 @@ class ShardBuffer:
         self._space = 0  # for the next event
         self._coverage = Coverage(start)
         self._events: deque[_Event] = deque()
-        self._first_place = 0  # that of the first event, see `_Reader`
+        self._first_place = 0  # of the first event, see `_Reader`
         # Sequence numbers of the last records of:
         self._newest = -1  # the newest event
         self._acknowledged = -1  # the last batch

@@ -108,7 +108,7 @@ class SubscriptionManager:
     `subscribe`, `acknowledge` and `unsubscribe` are called by one thread, `read` by any.
 
     Args:
-        open_source: subscribes to a shard, or polls it; the first record is that of the start.
+        open_source: subscribes to a shard, or polls it, from the record of the start on.
         report: sends a message to the planner. Called from many threads.
         now: the service's time (microseconds).
         retention: for how long a stream keeps records (seconds). It is called once, and only if a
@@ -293,7 +293,7 @@ class SubscriptionManager:
 def _cut_points(head: EventHead, size: int, at_most: int) -> Iterator[CutPoint]:
     """Divides an event into parts with equal numbers of records and of bytes.
 
-    The bytes are estimated from those of the JSON, without its envelopes and without base64.
+    The bytes are estimated from the JSON, without its envelopes and without base64.
     """
     total = len(head.numbers)
     envelopes = sum(map(len, head.numbers)) + total * _ENVELOPE

@@ -31,7 +31,7 @@ class QueryConsumers:
 
     Args:
         config: with `fan_out`.
-        retrier, registering: as those of `ConsumerRegistrar`.
+        retrier, registering: see `ConsumerRegistrar`.
 
     Attributes:
         arns: stream's name to the ARN of its consumer.

@@ -45,7 +45,7 @@ class ConsumerRegistrar:
     Args:
         config: with `fan_out`.
         retrier: its sleep may raise, so that a query that is being stopped does not wait.
-        is_endpoint_known: as that of `sluice.aws.calling.calls.Calls`.
+        is_endpoint_known: see `sluice.aws.calling.calls.Calls`.
         on_registered: called with the stream and the ARN of a consumer that this registrar has registered,
             as soon as the service has answered, about 10 s before the consumer is ready.
         registering: entered before a registration is asked for, and left after `on_registered`.

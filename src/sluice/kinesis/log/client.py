@@ -34,7 +34,7 @@ def kinesis_calls(
 
     Args:
         config: the options of the source.
-        retrier, is_endpoint_known: as those of `Calls`.
+        retrier, is_endpoint_known: see `Calls`.
     """
     backoffs = {**config.backoffs, "DescribeStreamSummary": config.backoffs["ListShards"]}
     return Calls(

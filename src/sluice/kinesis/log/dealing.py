@@ -29,7 +29,7 @@ def deal_by_content(ranges: Sequence[SplitRange], most: int) -> list[tuple[Split
     every 8 shards or 10,000 records, which take about as long to read, up to the number of cores.
 
     Args:
-        ranges: those of one batch.
+        ranges: of one batch.
         most: the most ranges of one task.
     """
     worth_while = int(sum(map(_task_share, ranges)))

@@ -105,7 +105,7 @@ WIRE_FORMAT = Option(
     "where the endpoint does not know CBOR.",
 )
 
-# Operation to its defaults, those of FLIP-128: retries, base and max (seconds), exponent.
+# Operation to its defaults, as in FLIP-128: retries, base and max (seconds), exponent.
 BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
     "SubscribeToShard": Backoff(10, 1.0, 2.0, 1.5),
     "RegisterStreamConsumer": Backoff(10, 0.5, 2.0, 1.5),

@@ -13,9 +13,9 @@ from sluice.source.state.subscriptions import SubscriptionProgress, Subscription
 __all__ = ["NearTip"]
 
 _START_AFTER: Final = 1.0
-"""Seconds from the first trigger to the one that starts the agent. Until then the planner may need all reads
-that the service allows. Before Spark 4.2 a source does not know that a run uses ``Trigger.AvailableNow``; but
-such a run has only one trigger.
+"""Seconds from the first trigger to the trigger that starts the agent. Until then the planner may need all
+reads that the service allows. Before Spark 4.2 a source does not know that a run uses
+``Trigger.AvailableNow``; but such a run has only one trigger.
 """
 
 

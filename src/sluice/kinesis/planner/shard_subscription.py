@@ -32,7 +32,7 @@ class ShardSubscription:
     Not thread-safe: the caller holds the lock of the `AgentClient`. No other code writes its fields.
 
     Args:
-        generation: distinguishes its messages from those of earlier subscriptions.
+        generation: distinguishes its messages from messages of earlier subscriptions.
         position: where it starts.
         clock: monotonic seconds.
 

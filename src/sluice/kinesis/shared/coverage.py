@@ -27,7 +27,7 @@ class Coverage:
     It covers the position where it was opened, and those from its first record on that no batch has passed.
 
     Args:
-        start: where the subscription was opened. A sequence number there is that of the first record.
+        start: where the subscription was opened. A sequence number in it belongs to the first record.
     """
 
     def __init__(self, start: IteratorStart) -> None:

@@ -110,7 +110,7 @@ class ConsumersChanged(msgspec.Struct, tag=True, frozen=True):
     Attributes:
         arns: stream's name to the ARN of its consumer.
         registered: ARNs of those that the agent deregisters when the query is stopped.
-        logged: those of `registered` that the offset log names. After a crash these stay for the next run,
+        logged: the part of `registered` that the offset log names. After a crash these stay for the next run,
             which recognises them by the log. It could not recognise the others.
     """
 
@@ -146,7 +146,7 @@ class JoinHub(msgspec.Struct, tag=True, frozen=True):
 
 
 class WorkerHosts(msgspec.Struct, tag=True, frozen=True):
-    """Agent to planner: the worker hosts that have an agent now, and those of them whose agent is silent."""
+    """Agent to planner: the worker hosts that have an agent, and the hosts whose agent is silent."""
 
     hosts: tuple[str, ...]
     silent: tuple[str, ...] = ()
@@ -206,10 +206,10 @@ class SubscriptionEnded(msgspec.Struct, tag=True, frozen=True):
 
     Attributes:
         reason: a sentence for the log.
-        code: that of the service, if it ended or refused the subscription; `INTEGRITY_PROBLEM` or
+        code: of the service, if it ended or refused the subscription; `INTEGRITY_PROBLEM` or
             `FAR_BEHIND`; or empty, if another subscription may follow at once.
         consumer: ARN of the consumer that it was subscribed with; empty if the agent does not know it.
-        retryable: as that of the `ServiceError` that ended it.
+        retryable: of the `ServiceError` that ended it.
     """
 
     split: SplitId

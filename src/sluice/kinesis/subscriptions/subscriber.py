@@ -125,7 +125,7 @@ class Subscriber:
     Attributes:
         space: space for events: none is received without it; None: there is always space. Set it before the
             first call of `next_event`.
-        consumer: ARN of the consumer of the current subscription; without one, that of the last call.
+        consumer: ARN of the consumer of the current subscription, or of the last call if there is none.
         asked_at: the service has made the last event at this instant of its time or later (microseconds).
             That is when the subscription was asked for, or when the wait for an event without records began:
             an event may wait in a socket while this process does not read, but not before it is made.

@@ -101,7 +101,7 @@ class Subscription:
         """Ends the subscription. A call of `next_payload` that blocks raises at once."""
         self._is_closed = True
         shut_down(self._body)
-        # A reader closes the connection itself; without one that is done here.
+        # A reader closes the connection itself. Without a reader, it is closed here.
         if self._reading.acquire(blocking=False):
             try:
                 self._release()

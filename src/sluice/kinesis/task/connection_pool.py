@@ -69,7 +69,7 @@ class ConnectionPool:
         channel.close()
 
     def _close_broken(self) -> None:
-        """Closes connections that agents have closed: those idle for too long, and those of dead agents."""
+        """Closes connections that agents have closed: idle ones, and connections to dead agents."""
         for idle in self._idle.values():
             for channel in [each for each in idle if not each.is_idle()]:
                 idle.remove(channel)

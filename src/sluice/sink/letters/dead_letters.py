@@ -255,7 +255,7 @@ def dead_letter_of_entry(entry: object, reason: str) -> DeadLetter:
 
 
 def dead_letter_of_row(row: pa.RecordBatch, reason: str, *, data_is_sent: bool) -> DeadLetter:
-    """A dead letter about a row that cannot be converted: its column ``data``, else all of it as JSON.
+    """A dead letter about a row that cannot be converted: its column ``data``, else the whole row as JSON.
 
     Never fails, for any row: see `python_value`. Columns keep their names.
 

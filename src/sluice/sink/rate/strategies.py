@@ -244,7 +244,7 @@ class PacedRateLimitingStrategy(CongestionControlRateLimitingStrategy):
 
 
 class NoRateLimitingStrategy(RateLimitingStrategy):
-    """No limits other than those of the writer."""
+    """No limits in addition to the limits of the writer."""
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         pass

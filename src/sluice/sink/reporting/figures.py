@@ -67,7 +67,7 @@ class Occupancy:
 
 @dataclass(slots=True)
 class SinkFigures:
-    """What a writer has done so far. Those of several writers can be merged, in any order.
+    """The figures of a writer so far. Figures of several writers can be merged, in any order.
 
     Attributes:
         records, bytes: acknowledged by the destination.

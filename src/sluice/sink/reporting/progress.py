@@ -87,7 +87,7 @@ ProgressListener: TypeAlias = Callable[[SinkProgress], object]
 
 
 def as_line(figures: Mapping[str, Any]) -> str:
-    """Figures that are known as ``name=value``, those of a mapping as ``name.key=value``."""
+    """Known figures as ``name=value``, and figures of a mapping as ``name.key=value``."""
     known: dict[str, Any] = {}
     for name, value in figures.items():
         if isinstance(value, Mapping):

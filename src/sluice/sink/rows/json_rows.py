@@ -26,7 +26,7 @@ _SIMPLE_PREFIXES: Final = ("decimal(", "char(", "varchar(", "string collate ")
 
 
 def inner_types(data_type: Any) -> list[Any]:
-    """The Spark types of which one is made: those of elements, keys, values and fields."""
+    """The Spark types inside a type: of elements, keys, values and fields."""
     names = ("elementType", "keyType", "valueType")
     inner = [getattr(data_type, name) for name in names if hasattr(data_type, name)]
     return inner + [field.dataType for field in getattr(data_type, "fields", ())]

@@ -174,7 +174,7 @@ class ConverterFactory:
 
     Attributes:
         name: the option's value.
-        options: that the converter has besides those of the sink.
+        options: of the converter, in addition to the options of the sink.
     """
 
     name: str

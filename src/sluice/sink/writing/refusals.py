@@ -63,7 +63,7 @@ def code_of(error: BaseException) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """The text of an error; with its class where it may say nothing without, as that of KeyError."""
+    """The text of an error, with its class: the text alone may say nothing, as for KeyError."""
     if isinstance(error, SluiceError):
         return str(error)
     text = redact_urls(str(error))  # before it is cut: of half a URL nothing would be hidden

@@ -30,7 +30,7 @@ _THREAD: Final = "sluice-sink-request-loop"
 class RequestThreads(Generic[JobT, ResultT]):
     """Runs every job at once, on a free thread or on a new one. The caller bounds the number of jobs.
 
-    The threads are daemons, unlike those of `concurrent.futures`: a request that hangs must not keep the
+    The threads are daemons, unlike threads of `concurrent.futures`: a request that hangs must not keep the
     process from ending.
 
     Args:

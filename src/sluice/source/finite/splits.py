@@ -32,7 +32,7 @@ class SplitEnd:
 
     Attributes:
         position: any JSON. No row is in both the range that ends there and the one that starts there.
-        size, records: of the range that ends here, as those of a `FiniteSplit`.
+        size, records: of the range that ends here, as for a `FiniteSplit`.
     """
 
     position: Any
@@ -48,7 +48,7 @@ class FiniteRange:
         split: its id.
         start: where it starts: the position of a `SplitEnd`; None: at the start of the split.
         end: where it ends; None: at the end of the split.
-        version: that of the split when it was planned. `SplitSource.read_range` raises `FileNotFoundError` if
+        version: of the split when it was planned. `SplitSource.read_range` raises `FileNotFoundError` if
             the split that it opens has another version.
         size: bytes, about.
     """

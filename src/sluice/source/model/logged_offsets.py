@@ -26,7 +26,7 @@ class LoggedOffsets:
         a batch is the same after a restart, which has only the JSON.
 
     Args:
-        parse, write: read and write a source's offsets, if they are not those of logs.
+        parse, write: read and write a source's offsets, if the source is not a log.
         are_constant: offsets never change once they are made. If a custom enumerator may change the offsets
             that it received or returned, nothing is remembered.
     """

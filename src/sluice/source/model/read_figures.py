@@ -73,7 +73,7 @@ class ReadFigures:
             for split, figures in others.items():
                 known = self._splits.pop(split, None) or SplitFigures()
                 known.add(figures)
-                self._splits[split] = known  # the last is the one that was read last
+                self._splits[split] = known  # the last one was read last
 
     def keep(self, most: int) -> None:
         """Forgets the splits that have not been read for the longest time, if there are more than `most`.

@@ -60,7 +60,7 @@ class Aligner:
         Args:
             states: of the splits that may be read, parents before their children.
             ends: a split without an end does not advance.
-            orphans: those of `states` whose parents do not end in the batch.
+            orphans: splits of `states` whose parents do not end in the batch.
             held: other splits that stay unread. Their records come after all records of their ancestors.
             may_lag: those of `orphans` and `held` that their ancestors may leave far behind. Their records
                 count as if they had arrived no earlier than the latest of those.

@@ -74,7 +74,7 @@ class _NothingNew:
     """A search for new records that found none.
 
     Attributes:
-        start, listing, version: what it began with; the version is that of the subscriptions.
+        start, listing, version: its input; the version is of the subscriptions.
         until: when to search again in any case (monotonic seconds).
     """
 

@@ -168,9 +168,9 @@ class Planner:
         planned.
 
         Args:
-            states, limits, held: as those of `plan`.
+            states, limits, held: see `plan`.
             planned: the ends before they were aligned.
-            orphans: those of `states` whose parents do not end in the batch.
+            orphans: splits of `states` whose parents do not end in the batch.
         """
         may_lag = _known_to_wait([*orphans, *held])
 

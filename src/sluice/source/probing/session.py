@@ -318,7 +318,7 @@ class ProbeSession:
 
         Args:
             high: no record arrived at this instant (microseconds) or later; None: not known.
-            exact_until: as that of `_seek`. A record that arrived later is new enough.
+            exact_until: see `_seek`. A record that arrived later is new enough.
         """
         state, is_exact = self._state, exact_until is not None
         now = self._probe.log.server_time()

@@ -19,7 +19,7 @@ def assign_ranges(
     Ranges of splits that descend from one another go to one task, parents before their children.
 
     Args:
-        ranges: those of one batch.
+        ranges: of one batch.
         per_task: how many ranges one task reads.
         least: the fewest tasks, if there are enough ranges.
     """

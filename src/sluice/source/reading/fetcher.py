@@ -52,7 +52,7 @@ class _Fetched:
 class _Fetchers:
     """Threads that read ranges into one queue, at most `_PAGES_AHEAD` unconsumed pages of each.
 
-    A range is begun when those of its parents have been read.
+    A range begins when the ranges of its parents have been read.
     """
 
     def __init__(self, ranges: Sequence[SplitRange], read: ReadRange) -> None:
@@ -139,7 +139,7 @@ class _Fetchers:
 def fetch_side_by_side(
     ranges: Sequence[SplitRange], read: ReadRange, *, at_once: int | None = None
 ) -> Iterator[tuple[SplitRange, Sequence[AnyRecord]]]:
-    """Yields pages as they come: the pages of one range in order, those of several ranges mixed.
+    """Yields pages as they arrive: pages of one range in order, pages of several ranges mixed.
 
     Args:
         ranges: begun in this order, each after its parents' have been read.

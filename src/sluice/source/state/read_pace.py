@@ -26,7 +26,7 @@ class ReadPace:
     Attributes:
         next_read_at: the planner reads the split again then, unless a run waits for it.
         unanswered_since: when the first read after the last answer was throttled or failed; None: none was.
-        failing_since: the same for reads that failed; None after one that was throttled.
+        failing_since: the same for reads that failed; None after a throttled read.
     """
 
     def __init__(self) -> None:

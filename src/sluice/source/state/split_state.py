@@ -186,7 +186,7 @@ class SplitState:
         return end if isinstance(end, After) and end.sequence > self.last_sequence else None
 
     def after_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
-        """Those of `points`, which a subscription has brought, that come after `position`."""
+        """The `points` of a subscription that are after `position`."""
         if not isinstance(self.position, After):
             return points
         done = self.position.read_up_to
@@ -261,12 +261,12 @@ class SplitState:
         Args:
             page: the records that were found.
             cursor: continues reading after them.
-            limit, asked_at: as those of `record_page`.
+            limit, asked_at: see `record_page`.
         """
         records, last = page.records, self.last_sequence
         known = bisect_right(records, last, key=lambda record: sequence_of(record.sequence_number))
         if known == len(records):
-            return  # the first record at that time may precede one that is known
+            return  # the first record at that time may precede a known record
         size = page.size or sum(map(size_in_bytes, records))
         if self.record_size is None:
             self.record_size = size / len(records)
