@@ -230,8 +230,8 @@ def test_valid_schemas() -> None:
             "op",
             "two columns have the same name",
         ),
-        ({"v": TWICE}, (), None, "column 'v' has a struct with a field that is there twice"),
-        ({"item": schema({"v": TWICE})}, (), None, "column 'v' has a struct with a field"),
+        ({"v": TWICE}, (), None, "column 'v' has a struct with two fields of the same name"),
+        ({"item": schema({"v": TWICE})}, (), None, "column 'v' has a struct with two fields"),
     ],
 )
 def test_schemas_that_cannot_work_are_refused(

@@ -256,9 +256,9 @@ def test_types_that_a_table_can_hold(kind: Any) -> None:
             spark.StructType(
                 [spark.StructField("a", spark.StringType()), spark.StructField("a", spark.LongType())]
             ),
-            "field that is there twice",
+            "two fields of the same name",
         ),
-        (spark.StructType([spark.StructField("", spark.StringType())]), "has no name"),
+        (spark.StructType([spark.StructField("", spark.StringType())]), "without a name"),
         (spark.ArrayType(DEEP), "is nested deeper than 32 levels"),
     ],
 )

@@ -64,7 +64,7 @@ def test_null_data_is_refused_with_its_row() -> None:
     [
         ({"value": StringType()}, "column 'data' (binary or string) is required"),
         ({"data": IntegerType()}, "column 'data' is int: allowed is binary or string"),
-        ({"data": BinaryType(), "DATA": BinaryType()}, "column 'data' is there twice"),
+        ({"data": BinaryType(), "DATA": BinaryType()}, "column 'data' exists twice"),
     ],
 )
 def test_schemas_that_cannot_work_are_refused(columns: dict[str, Any], message: str) -> None:

@@ -120,7 +120,7 @@ def test_valid_schemas() -> None:
             {"data": BinaryType(), "explicitHashKey": LongType()},
             "column 'explicitHashKey' is bigint: allowed is string",
         ),
-        ({"data": BinaryType(), "DATA": BinaryType()}, "column 'data' is there twice"),
+        ({"data": BinaryType(), "DATA": BinaryType()}, "column 'data' exists twice"),
     ],
 )
 def test_schemas_that_cannot_work_are_refused(columns: dict[str, Any], message: str) -> None:

@@ -194,7 +194,7 @@ def test_valid_schemas() -> None:
             STANDARD | {"messageDeduplicationId": StringType()},
             "'messageDeduplicationId' is for FIFO queues",
         ),
-        (False, {"body": StringType(), "BODY": StringType()}, "column 'body' is there twice"),
+        (False, {"body": StringType(), "BODY": StringType()}, "column 'body' exists twice"),
         (True, {"body": StringType()}, "a FIFO queue needs column 'messageGroupId' (string)"),
         (True, FIFO | {"delaySeconds": IntegerType()}, "a FIFO queue takes no column 'delaySeconds'"),
     ],

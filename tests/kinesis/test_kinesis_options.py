@@ -110,8 +110,8 @@ def test_streams_by_name_or_by_arn() -> None:
     [
         ({}, "option 'streamName' or 'streamArn' is required"),
         ({"streamName": "a", "streamArn": ARN + "a"}, "'streamName' and 'streamArn' exclude one another"),
-        ({"streamName": "a,a"}, "stream 'a' is there more than once"),
-        ({"streamArn": f"{ARN}a,{ARN.replace('9012', '9013')}a"}, "stream 'a' is there more than once"),
+        ({"streamName": "a,a"}, "stream 'a' is named more than once"),
+        ({"streamArn": f"{ARN}a,{ARN.replace('9012', '9013')}a"}, "stream 'a' is named more than once"),
         ({"streamArn": f"{ARN}a,{ARN.replace('west', 'east')}b"}, "in the same region"),
         (
             {"streamArn": ARN + "a", "region": "us-east-1"},

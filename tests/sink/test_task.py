@@ -392,7 +392,7 @@ def test_a_column_that_would_not_be_written_is_refused() -> None:
     """With the nearest name, and the names there are; names have no case, and a third is left out."""
     assert refusal("data", "partition_key") == (
         "FakeDestination: column 'partition_key' would not be written: did you mean 'partitionKey'? "
-        "(the columns that are written: data and partitionKey; 'unknownColumns' ignore leaves the others out)"
+        "(written columns: data and partitionKey; set 'unknownColumns' to ignore to leave others out)"
     )
     assert refusal("DATA", "PartitionKey", "shardid") == ""
 

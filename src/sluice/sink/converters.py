@@ -94,7 +94,7 @@ class DataConverter(ABC):
         if not rest:
             raise OptionError(f"the rows have no column to write as {self.format_name}")
         if twice:
-            raise OptionError(f"columns are there twice: {', '.join(twice)}")
+            raise OptionError(f"columns have the same name: {', '.join(twice)}")
         self.check(PlainSchema(rest))
         if self._own is not None:
             own = PlainSchema([*beside, PlainField(self._data_column, PlainType("binary"))])

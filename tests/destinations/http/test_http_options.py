@@ -116,7 +116,7 @@ def test_credentials(endpoint: Any) -> None:
             "would show a secret in Spark's plans: use 'secretHeader.authorization'",
         ),
         ({"header.Cookie": "x"}, "use 'secretHeader.cookie'"),
-        ({"header.a": "x", "secretHeader.A": "y"}, "option 'secretHeader.A' is there twice"),
+        ({"header.a": "x", "secretHeader.A": "y"}, "option 'secretHeader.A' is given twice"),
         ({"header.Content-Length": "5"}, "is set by the sink"),
         ({"header.": "x"}, "is not the name of a header"),
         ({"header.a b": "x"}, "is not the name of a header"),

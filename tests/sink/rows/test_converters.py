@@ -251,7 +251,7 @@ def test_a_field_of_a_struct_occurs_once() -> None:
     """At any depth: no row with it could be written. Names that differ in case are two, as in to_json."""
     x = t.StructField("x", t.LongType())
     twice = t.ArrayType(t.StructType([t.StructField("y", t.StructType([x, x]))]))
-    with pytest.raises(OptionError, match=r"columns are there twice: s\.y\.x$"):
+    with pytest.raises(OptionError, match=r"columns have the same name: s\.y\.x$"):
         JsonConverter().open(t.StructType([t.StructField("s", twice)]))
     JsonConverter().open(
         t.StructType([x, t.StructField("X", t.StructType([x, t.StructField("X", t.LongType())]))])

@@ -121,7 +121,7 @@ def references(name: str, allowed: str, noun: str, parse: Callable[[str], RefT])
         names = [ref.name for ref in refs]
         for each in names:
             if names.count(each) > 1:  # offsets and rows have only the names of streams, also of two accounts
-                raise OptionError(f"is {text!r}: {noun} '{each}' is there more than once")
+                raise OptionError(f"is {text!r}: {noun} '{each}' is named more than once")
         return tuple(refs)
 
     return Kind(name, f"{allowed}, or several, comma-separated", parse_all)

@@ -101,7 +101,7 @@ def check_columns(destination: str, columns: Sequence[Column], schema: StructTyp
         if column is None:
             continue
         if column.name in seen:
-            problems.append(f"column '{column.name}' is there twice")
+            problems.append(f"column '{column.name}' exists twice")
         seen.append(column.name)
         given = field.dataType.simpleString()
         if given not in column.types and given.split(" ")[0] not in column.types:

@@ -62,7 +62,7 @@ def unsupported_type(kind: Any, depth: int = 1) -> str | None:
         return f"is nested deeper than {_MAX_DEPTH} levels"
     name, names = kind.simpleString(), [field.name for field in getattr(kind, "fields", ())]
     if "" in names or len(set(names)) < len(names):
-        return "has a struct with a field that is there twice, or has no name"
+        return "has a struct with two fields of the same name, or one without a name"
     if hasattr(kind, "keyType") and not kind.keyType.simpleString().startswith(_TEXTS):
         return f"has a map with keys of type {kind.keyType.simpleString()}: allowed is string"
     if inner := inner_types(kind):

@@ -237,7 +237,7 @@ def _header_problem(name: str, known: Mapping[str, str], *, is_secret: bool) -> 
     if _HEADER_NAME.fullmatch(name) is None:
         return "is not the name of a header"
     if name in known:
-        return "is there twice"
+        return "is given twice"
     if name in _FRAMING:
         return "is set by the sink"
     if name in _SENSITIVE and not is_secret:

@@ -31,9 +31,9 @@ def _position(text: str) -> Mapping[str, str]:
     """Translates positions of Databricks and awslabs: a word, ``AT_TIMESTAMP <time>`` or JSON."""
     if text.lstrip().startswith("{"):
         if "at_timestamp" in text.lower():
-            raise OptionError(f"has a time in a form that is not taken: {_TIME}")
+            raise OptionError(f"has a time in an unsupported form: {_TIME}")
         if "iteratortype" in text.lower():
-            raise OptionError(f"has iterator types, which are not taken: {_BY_SHARD}")
+            raise OptionError(f"has iterator types, which are not supported: {_BY_SHARD}")
         return {"startingPosition": text}
     word, _, time = text.strip().partition(" ")
     if word.upper() == "AT_TIMESTAMP" and time:
@@ -49,7 +49,7 @@ def _offsets(key: str, words: Mapping[str, str]) -> Callable[[str], Mapping[str,
             return {key: words[text.strip().lower()]}
         except KeyError:
             raise OptionError(
-                f"has something else than {' or '.join(words)}, which is not taken: {_BY_SHARD}"
+                f"has something else than {' or '.join(words)}, which is not supported: {_BY_SHARD}"
             ) from None
 
     return translate

@@ -86,8 +86,8 @@ def unknown_columns_problem(
         )
     listed = f"{', '.join(known[:-1])} and {known[-1]}" if len(known) > 1 else "".join(known)
     return (
-        f"{'; '.join(problems)} (the columns that are written: {listed}; "
-        "'unknownColumns' ignore leaves the others out)"
+        f"{'; '.join(problems)} (written columns: {listed}; "
+        "set 'unknownColumns' to ignore to leave others out)"
     )
 
 

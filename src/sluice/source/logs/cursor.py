@@ -121,7 +121,7 @@ class Cursor:
             is_of_another = error.invalid_argument and not is_new
             if not (error.expired_iterator or is_of_another):
                 raise
-            _log.info("%s: the iterator is not taken any more; opening a new one at once", self.split)
+            _log.info("%s: the iterator is no longer valid; opening a new one at once", self.split)
             self._iterator = None
             return None
         self._iterator = page.next_iterator
