@@ -116,7 +116,7 @@ def test_errors_say_what_is_wrong(spark: SparkSession, frame: DataFrame) -> None
     """In one sentence, with the name of the function."""
     sluice.register(spark)
     frame.createOrReplaceTempView("wrong_values")
-    with pytest.raises(PySparkException, match="decompress: a value is no gzip, or is damaged"):
+    with pytest.raises(PySparkException, match="decompress: a value is not gzip, or is damaged"):
         frame.select(decompress("packed", codec="gzip")).collect()
     with pytest.raises(PySparkException, match=r"decompress: codec is 'gz': allowed are auto, gzip"):
         spark.sql("SELECT sluice_decompress(packed, 'gz') FROM wrong_values").collect()
