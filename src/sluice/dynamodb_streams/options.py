@@ -43,43 +43,43 @@ IMAGE_FORMAT = Option(
     choice("json", "dynamodb-json"),
     "json",
     "`keys`, `newImage` and `oldImage` as plain JSON (numbers with all digits, sets as arrays, binary as "
-    'base64), or as DynamoDB writes items: `{"id": {"N": "1"}}`.',
+    'base64), or in DynamoDB\'s form (`dynamodb-json`): `{"id": {"N": "1"}}`.',
 )
 EMPTY_PAGES = Option(
     "emptyPagesAtTip",
     integer(1, 1_000),
     EMPTY_PAGES_AT_TIP,
-    "After how many empty pages in a row an open shard counts as read to its tip: nothing else says so, and "
-    "empty pages may come before records. The next trigger resumes where this one stopped.",
+    "After this many empty pages in a row, an open shard counts as read to its tip: DynamoDB does not "
+    "report the tip. The next trigger resumes there.",
 )
 INITIAL_SNAPSHOT = Option(
     "initialSnapshot",
     choice("none", "scan"),
     "none",
-    "`scan`: a new query, or a table added to one, reads the whole table first, as rows with `eventName` "
+    "`scan`: a new query, or a table added to one, first reads the whole table as rows with `eventName` "
     "`SNAPSHOT`, then the changes since before the scan.",
 )
 SCAN_SEGMENTS = Option(
     "scanSegments",
     integer(1, 1_000_000),
     None,
-    "Into how many segments a table is divided for the scan: a batch reads whole ones.",
+    "Number of segments of a scan. A batch reads whole segments.",
     shown_default="by the table's size: 512 KiB each, and 8 in what a batch may hold",
 )
 SCAN_READ_UNITS = Option(
     "scanReadUnits",
     number(1.0),
     None,
-    "Read capacity units that the scan consumes a second, at most: one is 4 KiB.",
+    "The most read capacity units (4 KiB) per second of a scan.",
 )
 RECORDS_LIMIT = Option(
-    "getRecordsLimit", integer(1, _LARGEST_PAGE), _LARGEST_PAGE, "The most records of one page."
+    "getRecordsLimit", integer(1, _LARGEST_PAGE), _LARGEST_PAGE, "The most records in a page."
 )
 RECORDS_INTERVAL = Option(
     "getRecordsInterval",
     duration(),
     0.1,
-    "Pause of a task between two reads of one shard.",
+    "Pause between two reads of a shard in a task.",
     shown_default="100ms",
 )
 

@@ -78,14 +78,14 @@ TABLE_NAME: Option[tuple[TableRef, ...]] = Option(
     _TABLE_KEY,
     references("tables", "a table's name (3 to 255 letters, digits, _ . -)", "table", _by_name),
     None,
-    "Table whose changes are read, or several, comma-separated. Its newest stream is read.",
+    "Table to read changes of, or several, comma-separated. The newest stream of each is read.",
     shown_default=f"this or `{_ARN_KEY}` is required",
 )
 STREAM_ARN: Option[tuple[TableRef, ...]] = Option(
     _ARN_KEY,
     references("arns", _ARN_FORM, "table", _by_arn),
     None,
-    "Streams by ARN: of another account, or disabled in the last 24 hours. All in one region.",
+    "Streams by ARN, for example of another account, or disabled in the last 24 hours. All in one region.",
     shown_default=f"this or `{_TABLE_KEY}` is required",
 )
 

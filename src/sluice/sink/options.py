@@ -64,8 +64,8 @@ DESTINATION = Option(
     "destination",
     TEXT,
     None,
-    "Where to write to: `kinesis`, `firehose`, `dynamodb`, `sqs`, `http`, `s3`, `files`, a name registered "
-    "under the entry-point group `sluice.destinations`, or `package.module:Name`.",
+    "`kinesis`, `firehose`, `dynamodb`, `sqs`, `http`, `s3`, `files`, a name in the entry-point group "
+    "`sluice.destinations`, or `package.module:Name`.",
     required=True,
 )
 MAX_BATCH_SIZE = _limit("maxBatchSize", integer(1), "Records in one request.")
@@ -73,21 +73,21 @@ MAX_BATCH_SIZE_IN_BYTES = _limit("maxBatchSizeInBytes", size(), "Bytes in one re
 MAX_RECORD_SIZE_IN_BYTES = _limit(
     "maxRecordSizeInBytes",
     size(),
-    "Bytes of one record; `oversizedRecords` says what happens to a larger one.",
+    "Bytes in one record; for larger ones see `oversizedRecords`.",
 )
 MAX_IN_FLIGHT_REQUESTS = _limit(
-    "maxInFlightRequests", integer(1, 1000), "Requests that one task has in flight at a time."
+    "maxInFlightRequests", integer(1, 1000), "The most requests of a task in flight."
 )
 MAX_BUFFERED_REQUESTS = _limit(
     "maxBufferedRequests",
     integer(1),
-    "Records that may wait to be sent in one task; while there are more, the task takes no rows.",
+    "The most records that wait to be sent in a task. If it is reached, the task takes no rows.",
 )
 MAX_TIME_IN_BUFFER = Option(
     "maxTimeInBuffer",
     duration(),
     5.0,
-    "A record waits at most this long for its batch to fill.",
+    "The longest time that a record waits for its batch to fill.",
     shown_default="5s",
 )
 REQUEST_TIMEOUT = Option(
@@ -98,28 +98,28 @@ REQUEST_TIMEOUT = Option(
     shown_default="10m",
 )
 FAIL_ON_TIMEOUT = Option(
-    "failOnTimeout", BOOLEAN, False, "Whether a request that takes too long is fatal.", shown_default="false"
+    "failOnTimeout", BOOLEAN, False, "Whether a timeout of a request is fatal.", shown_default="false"
 )
 FAIL_ON_ERROR = Option(
     "failOnError",
     BOOLEAN,
     False,
-    "Whether the first record that the destination does not accept is fatal.",
+    "Whether the first record that is not accepted is fatal.",
     shown_default="false",
 )
 MAX_RETRY_DURATION = Option(
     "maxRetryDuration",
     duration(),
     900.0,
-    "A record still refused after this long fails the task. With a committer, as `files` has: a call that "
-    "has failed for so long.",
+    "How long a refused record is retried before the task fails. With `files`, `s3` and committers: how "
+    "long a failed call is retried.",
     shown_default="15m",
 )
 ELEMENT_CONVERTER = Option(
     "elementConverter",
     OBJECT,
     None,
-    "`package.module:Name` of a class or function that makes what turns rows into entries, such as "
+    "`package.module:Name` of a class or function that makes a converter, such as "
     "`sluice.sink.converters:JsonConverter`.",
     shown_default="the destination's own",
 )
@@ -127,40 +127,37 @@ OVERSIZED_RECORDS = Option(
     "oversizedRecords",
     choice("fail", "deadLetter"),
     "fail",
-    "What happens to a record that is too large: `fail` fails the task, also if `deadLetterPath` is "
-    "given; `deadLetter` makes it a dead letter.",
+    "If a record is too large: `fail` the task, even with `deadLetterPath`, or make it a `deadLetter`.",
     shown_default="`fail`",
 )
 UNKNOWN_COLUMNS = Option(
     "unknownColumns",
     choice("fail", "ignore"),
     "fail",
-    "What happens to columns that the destination would not write: `fail` refuses them when the query "
-    "starts, `ignore` leaves them out. `dynamodb`, `files` and `s3` write every column, so there it changes "
-    "nothing.",
+    "If the destination would not write a column: `fail` the query when it starts, or `ignore` the "
+    "column. `dynamodb`, `files` and `s3` write every column.",
 )
 DEAD_LETTER_PATH = Option(
     "deadLetterPath",
     _PATH,
     None,
-    "A directory that all executors share, or `s3://` prefix, that takes records that can never be "
-    "delivered, as JSON lines with the reason; without it they fail the task. Required by "
-    "`oversizedRecords=deadLetter`.",
+    "Directory that all executors share, or `s3://` prefix, for records that can never be delivered. "
+    "Without it, they fail the task. Required by `oversizedRecords=deadLetter`.",
 )
 PROGRESS_LISTENER = Option(
     "progressListener",
     OBJECT,
     None,
-    "`package.module:Name` of a function that is called with a `sluice.sink.SinkProgress` after each commit "
-    "and abort, on the driver's machine.",
+    "`package.module:Name` of a function that is called with a `sluice.sink.SinkProgress` after each "
+    "commit and abort, on the driver host.",
 )
 
 TXN_APP_ID = Option(
     "txnAppId",
     matching("id", "1 to 200 printable characters", r"[^\x00-\x1f\x7f]{1,200}"),
     None,
-    "Of a batch write, as in `foreachBatch`, to a destination with a committer: with `txnVersion`, a write "
-    "that is committed under both is not written again.",
+    "Batch writes to `files`, `s3` and destinations with a committer, as in `foreachBatch`: a write with "
+    "the same `txnAppId` and `txnVersion` is committed once.",
 )
 TXN_VERSION = Option(
     "txnVersion",

@@ -33,57 +33,55 @@ RATE_LIMITING = Option(
     "rateLimiting",
     TEXT,
     "aimd",
-    "What limits sending: `aimd` (learns from refusals how many records to send a second, and how many may "
-    "be in flight), `token-bucket`, `none`, or `package.module:Name`.",
+    "Rate limiting: `aimd` (learns from refusals), `token-bucket`, `none`, or `package.module:Name`.",
     shown_default="the destination's, else `aimd`",
 )
 AIMD_INCREASE = Option(
     "aimdIncrease",
     integer(1),
     10,
-    "How many more records may be in flight after an accepted request, once a refusal has lowered the limit.",
+    "After a refusal lowered the limit: how many more records may be in flight after each accepted request.",
     shown_default="10",
 )
 AIMD_DECREASE_FACTOR = Option(
     "aimdDecreaseFactor",
     number(0.0, 0.999999, above=True),
     None,
-    "What the records in flight are multiplied by after a request that was refused for load as a whole while "
-    "others were in flight. Requests do not become smaller.",
+    "Factor for the limit in flight after a whole request was refused for load while others were in "
+    "flight. Requests do not become smaller.",
     shown_default="0.5 (kinesis: 0.99)",
 )
 TOKEN_BUCKET_RATE = Option(
     "tokenBucketRate",
     number(0.0, above=True),
     None,
-    "What may be sent in a second, in `tokenBucketUnit`, by each task or by all (`tokenBucketScope`); "
-    "required for `token-bucket`.",
+    "Rate per second, in `tokenBucketUnit`, of each task or of the query (`tokenBucketScope`); required "
+    "for `token-bucket`.",
 )
 TOKEN_BUCKET_BURST = Option(
     "tokenBucketBurst",
     integer(1),
     None,
-    "What may be sent at once; required for `token-bucket`.",
+    "How much may be sent at once; required for `token-bucket`.",
 )
 TOKEN_BUCKET_SCOPE = Option(
     "tokenBucketScope",
     choice("task", "query"),
     "task",
-    "Who shares a bucket: `task`: each task has its own. `query`: all tasks of the query share one, wherever "
-    "they run.",
+    "`task`: each task has its own bucket. `query`: all tasks of the query share one.",
 )
 TOKEN_BUCKET_UNIT = Option(
     "tokenBucketUnit",
     choice("records", "bytes", "requests"),
     "records",
-    "What is counted: `records`, `bytes` or `requests`, each time they are sent.",
+    "`records`, `bytes` or `requests`, counted each time they are sent.",
 )
 TOKEN_BUCKET_ADDRESS = Option(
     "tokenBucketAddress",
     HOST,
     "127.0.0.1",
-    "With `tokenBucketScope=query`: the address on which the bucket is served and to which tasks connect. On "
-    "a cluster, an address of the driver host that workers can connect to.",
+    "With `tokenBucketScope=query`: address of the bucket's server. On a cluster, an address of the "
+    "driver host that workers can connect to.",
 )
 _AIMD_OPTIONS: Final[tuple[Option[Any], ...]] = (AIMD_INCREASE, AIMD_DECREASE_FACTOR)
 _TOKEN_BUCKET_OPTIONS: Final[tuple[Option[Any], ...]] = (

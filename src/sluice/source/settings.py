@@ -15,13 +15,13 @@ MAX_RECORDS = Option(
     "maxRecordsPerTrigger",
     integer(1),
     None,
-    "Records that a batch aims at, as the service stores them. A batch may have a page of each shard more.",
+    "Target number of stored records in a batch. A batch may exceed it by a page per shard.",
 )
 MAX_BYTES = Option(
     "maxBytesPerTrigger",
     size(1),
     None,
-    "Bytes that a batch aims at. A batch may have a page of each shard more.",
+    "Target size of a batch. A batch may exceed it by a page per shard.",
 )
 MAX_TIME_SPAN = Option(
     "maxTimeSpanPerTrigger",
@@ -33,9 +33,8 @@ MAX_DRIFT = Option(
     "maxDrift",
     duration(1.0),
     None,
-    "A batch takes nothing that arrived more than this after the oldest unread record of any shard. So with "
-    "a watermark of this delay, Spark drops no row because Sluice read it late: shards wait for one that is "
-    "throttled, failing or behind. At least 1s.",
+    "A batch takes nothing that arrived more than this after the oldest unread record of any shard. With "
+    "a watermark of the same delay, Spark drops no row because Sluice read it late. At least 1s.",
 )
 DISCOVERY_INTERVAL = Option(
     "splitDiscoveryInterval",
@@ -49,9 +48,8 @@ FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss",
     BOOLEAN,
     True,
-    "Fail if records between two batches have expired or a shard has vanished; `false`: log it and continue. "
-    "If a listing lacks a shard, the query warns and waits until it is listed, or the service says that it "
-    "is gone.",
+    "Fail if records between two batches expired, or a shard was deleted. `false`: log the loss and "
+    "continue.",
     shown_default="true",
 )
 
@@ -75,7 +73,7 @@ READ_RETRY_DURATION = Option(
     "readRetryDuration",
     duration(),
     900.0,
-    "How long calls that read or list are repeated if they fail for a reason that may pass.",
+    "How long failed reads and listings are retried.",
     shown_default="15m",
 )
 

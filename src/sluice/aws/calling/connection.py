@@ -60,12 +60,12 @@ _REGION: Kind[str] = Kind("string", "an AWS region such as eu-west-1", _parse_re
 _SDK_CHAIN: Final = "the SDK's own chain"
 
 REGION = Option("region", _REGION, None, "AWS region.", shown_default=_SDK_CHAIN)
-ENDPOINT_URL = Option("endpointUrl", _URL, None, "Endpoint of every call the source or the sink makes.")
+ENDPOINT_URL = Option("endpointUrl", _URL, None, "Endpoint of all calls.")
 PROFILE = Option(
     "profile",
     TEXT,
     None,
-    "Profile of the SDK's configuration files that holds the credentials.",
+    "Profile in the SDK's configuration files.",
     shown_default=_SDK_CHAIN,
 )
 ACCESS_KEY = Option(
@@ -92,7 +92,7 @@ CREDENTIALS_PROVIDER = Option(
     matching("object", "package.module:Name of a function", r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"),
     None,
     "`package.module:Name` of a function without arguments that returns a botocore or boto3 session, or "
-    "credentials; called on driver and executors, and again when they are refused.",
+    "credentials. Called on driver and executors, and again if the credentials are rejected.",
 )
 ROLE_ARN = Option(
     "roleArn", _ROLE, None, "Role to assume, on driver and executors; refreshed before it expires."
@@ -107,13 +107,13 @@ ROLE_SESSION_NAME = Option(
 # Not a secret: "AWS does not treat the external ID as a secret", and neither does Spark in its plans.
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_create_for-user_externalid.html
 ROLE_EXTERNAL_ID = Option(
-    "roleExternalId", _EXTERNAL_ID, None, "External id that the role's trust policy asks for."
+    "roleExternalId", _EXTERNAL_ID, None, "External id that the role's trust policy requires."
 )
 STS_ENDPOINT_URL = Option(
     "stsEndpointUrl",
     _URL,
     None,
-    "Endpoint that `roleArn` is assumed at.",
+    "Endpoint of STS, for `roleArn`.",
     shown_default="`endpointUrl`, unless that is one of AWS' own for another service",
 )
 CONNECT_TIMEOUT = Option(

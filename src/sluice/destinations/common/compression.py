@@ -18,7 +18,7 @@ COMPRESSION: Final = Option(
     "compression",
     choice("none", "gzip", "zstd"),
     "none",
-    "Of the data of each row: `none`, `gzip` or `zstd`. Limits count what is left.",
+    "Compression of each row's data: `none`, `gzip` or `zstd`. Limits count compressed bytes.",
 )
 # Equal data is compressed to equal bytes, so that a queue drops duplicates by content.
 _COMPRESS: Final[Mapping[str, Callable[[bytes], bytes]]] = {

@@ -22,7 +22,7 @@ SERVER_SIDE_ENCRYPTION = Option(
     "serverSideEncryption",
     choice("AES256", *_KMS),
     None,
-    "Encryption of the objects, named in each request that makes one.",
+    "Encryption of the objects, sent with each request that creates one.",
     shown_default="the bucket's",
 )
 KMS_KEY_ID = Option(
@@ -36,7 +36,7 @@ BUCKET_KEY_ENABLED = Option(
     "bucketKeyEnabled",
     BOOLEAN,
     None,
-    "Whether an S3 bucket key saves calls of KMS, with `serverSideEncryption=aws:kms`.",
+    "With `serverSideEncryption=aws:kms`: use an S3 bucket key, which saves calls of KMS.",
     shown_default="the bucket's",
 )
 ACL = Option(
@@ -58,7 +58,7 @@ EXPECTED_BUCKET_OWNER = Option(
     "expectedBucketOwner",
     matching("account", "an account id of 12 digits", re.compile(r"\d{12}", re.ASCII)),
     None,
-    "Account that must own the bucket; S3 refuses every call if another one does.",
+    "Account that must own the bucket; otherwise S3 rejects every call.",
     shown_default="not checked",
 )
 REQUEST_PAYER = Option(
@@ -85,14 +85,14 @@ STORAGE_CLASS = Option(
         "FSX_OPENZFS",
     ),
     None,
-    "Storage class of data files, and of dead letters. Manifests have the bucket's.",
+    "Storage class of data files and dead letters. Manifests have the bucket's.",
     shown_default="the bucket's",
 )
 CHECKSUM_ALGORITHM = Option(
     "checksumAlgorithm",
     choice("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256", NO_CHECKSUMS),
     None,
-    "Checksum that S3 verifies and keeps. `none` sends no checksum headers, for stores that refuse them.",
+    "Checksum that S3 verifies and stores. `none` sends no checksum headers, for stores that reject them.",
     shown_default="what the SDK sends",
 )
 

@@ -77,21 +77,21 @@ TABLE_NAME = Option(
         rf"[a-zA-Z0-9_.-]{{3,255}}|{_ARN.pattern}",
     ),
     None,
-    "Name or ARN of the table. The region is that of the ARN unless `region` is set.",
+    "Name or ARN of the table. If `region` is not set, the ARN's region is used.",
     required=True,
 )
 OPERATION_COLUMN = Option(
     "operationColumn",
     TEXT,
     None,
-    "Column with `PUT` or `DELETE`, which is not written; needs `keyColumns`. Without it every row is put.",
+    "Column with `PUT` or `DELETE`; it is not written, and needs `keyColumns`. Without it, every row is put.",
 )
 KEY_COLUMNS: Option[tuple[str, ...]] = Option(
     "keyColumns",
     Kind("names", "the one or two columns of the table's key, comma-separated", _parse_keys),
     None,
-    "The table's key: one column, or two with a comma between. With it, the last of several rows with the "
-    "same key wins. Without it, DynamoDB refuses a request that has two such rows.",
+    "The table's key: one column, or two, comma-separated. The last of several rows with the same key "
+    "wins. Without it, DynamoDB rejects requests with two such rows.",
 )
 
 
@@ -99,23 +99,22 @@ SET_COLUMNS: Option[tuple[str, ...]] = Option(
     "setColumns",
     Kind("names", "names of columns, comma-separated, none twice", _parse_names),
     None,
-    "Arrays that are written as sets (`SS`, `NS`, `BS`), comma-separated. An empty one is left out.",
+    "Array columns to write as sets (`SS`, `NS`, `BS`), comma-separated. Empty sets are left out.",
 )
 WRITE_MODE = Option(
     "writeMode",
     choice("put", "update"),
     "put",
-    "`put` replaces items. `update` sets the columns of a row that are not null, leaves other attributes as "
-    "they are, and creates items that do not exist; needs `keyColumns`.",
+    "`put` replaces items. `update` sets the row's columns that are not null, keeps other attributes, and "
+    "creates missing items; it needs `keyColumns`.",
 )
 CONDITION = Option(
     "condition",
     TEXT,
     None,
     "[Condition](https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/"
-    "Expressions.ConditionExpressions.html) on the item that a row writes or deletes. If it does not hold, "
-    "the row is left out. `:name` is the row's value of a column, `#name` an attribute; needs "
-    "`keyColumns`.",
+    "Expressions.ConditionExpressions.html) on the item that a row writes or deletes; needs `keyColumns`. "
+    "If it is false, the row is skipped. `:name` is the row's value of a column, `#name` an attribute.",
 )
 
 

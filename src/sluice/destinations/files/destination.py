@@ -57,55 +57,56 @@ COMPRESSION = Option(
     "compression",
     choice("none", "snappy", "gzip", "zstd"),
     None,
-    "Of the files: `snappy`, `zstd`, `gzip` or `none` for `parquet`; `none` or `gzip` for `jsonl`.",
+    "Compression of files: `snappy`, `zstd`, `gzip` or `none` for `parquet`; `none` or `gzip` for `jsonl`.",
     shown_default="`snappy` for `parquet`, `none` for `jsonl`",
 )
 PARTITION_BY = Option(
     "partitionBy",
     Kind("columns", "names of columns with a comma between", _columns),
     (),
-    "Columns whose values make directories, as `country=DE/`; the files do not hold these columns.",
+    "Columns whose values become directories, such as `country=DE/`; the files lack these columns.",
     shown_default="none",
 )
 MAX_FILE_SIZE = Option(
     "maxFileSize",
     size(PART_SIZE),
     _DEFAULTS.max_file_size,
-    "Bytes after which a task begins another file. A file may exceed it by up to 32 MiB.",
+    "Size after which a task begins another file. A file may exceed it by up to 32 MiB.",
     shown_default="512MiB",
 )
 MAX_OPEN_FILES = Option(
     "maxOpenFiles",
     integer(1, 1000),
     _DEFAULTS.max_open_files,
-    "Open files of a task, one for each partition. To open another one, it ends the least recently used.",
+    "The most open files of a task, one per partition. To open another one, the task ends the least "
+    "recently used.",
 )
 PUBLISH = Option(
     "publish",
     choice(MANIFEST, SYMLINK, VISIBLE),
     _DEFAULTS.publish,
-    "How readers tell committed files: by `manifest`; also by `symlink` manifests, as Athena, Trino and Hive "
-    "read them; or because no others are `visible` in a listing.",
+    "How readers find committed files: by `manifest`; also by `symlink` manifests for Athena, Trino and "
+    "Hive; or by listing the path, where only committed files are `visible`.",
 )
 TARGET_FILE_SIZE = Option(
     "targetFileSize",
     size(1),
     None,
-    "Bytes of the files that small committed ones are merged into, every 10 batches.",
+    "Size of merged files. Small committed files are merged every 10 batches.",
     shown_default="nothing is merged",
 )
 REPLACED_FILE_RETENTION = Option(
     "replacedFileRetention",
     duration(),
     _DEFAULTS.replaced_file_retention,
-    "How long merged files stay in the store, for those who are reading them.",
+    "How long files stay after they were merged, for current readers.",
     shown_default="24h",
 )
 ALLOW_UNSAFE_COMMITS = Option(
     "allowUnsafeCommits",
     BOOLEAN,
     False,
-    "Write to a store without conditional writes, where two drivers could commit one batch twice.",
+    "Allow a store without conditional writes, in which two drivers could commit one batch twice.",
 )
 
 _OPTIONS: Final[Sequence[Option[Any]]] = (

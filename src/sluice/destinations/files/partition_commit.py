@@ -67,30 +67,32 @@ SUCCESS_FILE: Final = Option(
     # Readers take a file with another name for data.
     matching("name", "a name such as _SUCCESS, which begins with _ or .", r"[_.][A-Za-z0-9][A-Za-z0-9._-]*"),
     None,
-    "Name of an empty file, such as `_SUCCESS`, that is put into the directory of each complete partition.",
+    "Name of an empty file, such as `_SUCCESS`, for the directory of each complete partition.",
     shown_default="none",
 )
 PARTITION_HOOK: Final = Option(
     "partitionHook",
     OBJECT,
     None,
-    "`package.module:Name` of a function that the driver calls for each complete partition, with the URL of "
-    "its directory and its values by column.",
+    "`package.module:Name` of a function that the driver calls for each complete partition, with the URL "
+    "of the directory and its values by column.",
     shown_default="none",
 )
 WATERMARK_COLUMN: Final = Option(
     "watermarkColumn",
     TEXT,
     None,
-    "Timestamp column. Its greatest committed value less `watermarkDelay` is the watermark.",
+    "Timestamp column. The watermark is its greatest committed value minus `watermarkDelay`.",
     shown_default="required by `successFile` and `partitionHook`",
 )
-WATERMARK_DELAY: Final = Option("watermarkDelay", duration(), 0.0, "How late rows may be.", shown_default="0")
+WATERMARK_DELAY: Final = Option(
+    "watermarkDelay", duration(), 0.0, "How late rows may arrive.", shown_default="0"
+)
 PARTITION_TIME: Final = Option(
     "partitionTime",
     Kind("pattern", "a date or a time with columns of 'partitionBy' in braces, as {day} {hour}:00", _fields),
     None,
-    "Start of a partition, of its values: `{day}`, `{day} {hour}:00` or `{year}-{month}-{day}`.",
+    "Start of a partition, from its values: `{day}`, `{day} {hour}:00` or `{year}-{month}-{day}`.",
     shown_default="the value of `partitionBy`, if that is one date column",
 )
 PARTITION_INTERVAL: Final = Option(

@@ -50,8 +50,8 @@ ANY_PATH: Final = Option(
     "path",
     Kind("path", _ALLOWED, _any_path),
     None,
-    "A directory that driver and executors share, as `/data/clicks` or `file:///data/clicks`, or "
-    "`s3://bucket/prefix`.",
+    "`s3://bucket/prefix`, or a directory that driver and executors share: `/data/clicks` or "
+    "`file:///data/clicks`.",
     required=True,
 )
 

@@ -25,15 +25,15 @@ AUTH = Option(
     "auth",
     choice("none", "sigv4", "oauth2ClientCredentials"),
     "none",
-    "What authorizes requests: `sigv4`, a signature of AWS for `sigv4Service` with the connection options' "
-    "credentials; `oauth2ClientCredentials`, a token from `oauth2TokenUrl`; `none`: the headers above and "
-    "`bearerTokenFile`.",
+    "Authorization: `sigv4` (AWS signatures for `sigv4Service`, with the credentials of the connection "
+    "options), `oauth2ClientCredentials` (a token from `oauth2TokenUrl`), or `none` (only the headers "
+    "above and `bearerTokenFile`).",
 )
 BEARER_TOKEN_FILE = Option(
     "bearerTokenFile",
     TEXT,
     None,
-    "File, on every host, with the token of the header `Authorization: Bearer`; it may change at any time.",
+    "File, on every host, with the token of the header `Authorization: Bearer`. It may change at any time.",
 )
 SIGV4_SERVICE = Option(
     "sigv4Service",
@@ -43,20 +43,18 @@ SIGV4_SERVICE = Option(
     "`vpc-lattice-svcs` (VPC Lattice), or another one.",
 )
 TOKEN_URL = Option(
-    "oauth2TokenUrl", URL_KIND, None, "With `oauth2ClientCredentials`: the URL that gives tokens."
+    "oauth2TokenUrl", URL_KIND, None, "With `oauth2ClientCredentials`: URL of the token endpoint."
 )
 CLIENT_ID = Option("oauth2ClientId", TEXT, None, "With `oauth2ClientCredentials`: the client's id.")
 CLIENT_SECRET = Option(
     "oauth2ClientSecret", TEXT, None, "With `oauth2ClientCredentials`: the client's secret.", secret=True
 )
-SCOPE = Option(
-    "oauth2Scope", TEXT, None, "With `oauth2ClientCredentials`: scopes to ask for, with blanks between them."
-)
+SCOPE = Option("oauth2Scope", TEXT, None, "With `oauth2ClientCredentials`: scopes, separated by blanks.")
 CLIENT_AUTHENTICATION = Option(
     "oauth2ClientAuthentication",
     choice("basic", "post"),
     "basic",
-    "With `oauth2ClientCredentials`: whether id and secret are a header (`basic`) or fields (`post`).",
+    "With `oauth2ClientCredentials`: send id and secret as a header (`basic`) or as fields (`post`).",
 )
 
 AUTH_OPTIONS: Final[tuple[Option[Any], ...]] = (

@@ -57,21 +57,23 @@ _FRAMING: Final = frozenset({"connection", "content-length", "content-encoding",
 _SECRET_WORD: Final = 8
 _SENSITIVE: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 
-URL = Option("url", URL_KIND, None, "URL that takes the requests. It may have a query.", required=True)
-METHOD = Option("method", _METHOD, "POST", "Method of the requests, such as `POST`, `PUT` or `PATCH`.")
+URL = Option("url", URL_KIND, None, "URL of the endpoint. It may have a query.", required=True)
+METHOD = Option("method", _METHOD, "POST", "HTTP method, such as `POST`, `PUT` or `PATCH`.")
 BODY_FORMAT = Option(
     "bodyFormat",
     choice("jsonArray", "jsonLines"),
     "jsonArray",
-    "What a request holds: `jsonArray`, one array of documents, or `jsonLines`, one document on each line.",
+    "Body of a request: `jsonArray` (one array of documents) or `jsonLines` (one document per line).",
 )
 ARRAY_FIELD = Option(
     "arrayField",
     TEXT,
     None,
-    'With `jsonArray`: the array is this field of an object, as in `{"records": [...]}`.',
+    'With `jsonArray`: field of an object that holds the array, as in `{"records": [...]}`.',
 )
-COMPRESSION = Option("compression", choice("none", "gzip"), "none", "Of the requests: `none` or `gzip`.")
+COMPRESSION = Option(
+    "compression", choice("none", "gzip"), "none", "Compression of requests: `none` or `gzip`."
+)
 HEADER = Option(
     "header.*",
     _HEADER,
@@ -82,7 +84,7 @@ SECRET_HEADER = Option(
     "secretHeader.*",
     _HEADER,
     None,
-    "The same for a value that nobody may see, such as `secretHeader.X-Api-Key`.",
+    "A header whose value is secret: `secretHeader.<name>`, such as `secretHeader.X-Api-Key`.",
     secret=True,
 )
 BEARER_TOKEN = Option(
@@ -99,93 +101,94 @@ ACCEPTED = Option(
     "acceptedStatuses",
     STATUSES,
     statuses("2xx"),
-    "Statuses of requests and rows that were accepted. Of two options that have a status, the one that names "
-    "it holds, rather than a class such as `5xx`.",
+    "Statuses of accepted requests and rows. In this and the next options, a status such as `503` takes "
+    "precedence over a class such as `5xx`.",
     shown_default="`2xx`",
 )
 THROTTLING = Option(
     "throttlingStatuses",
     STATUSES,
     statuses("429, 503"),
-    "Statuses of requests and rows that were refused for load: they are sent again, and more slowly.",
+    "Statuses that mean too much load: requests and rows are sent again, more slowly.",
     shown_default="`429, 503`",
 )
 RETRYABLE = Option(
     "retryableStatuses",
     STATUSES,
     statuses("408, 425, 5xx"),
-    "Statuses of requests and rows that failed otherwise, and are sent again.",
+    "Statuses of other failures: requests and rows are sent again.",
     shown_default="`408, 425, 5xx`",
 )
 FATAL = Option(
     "fatalStatuses",
     STATUSES,
     statuses("501, 505"),
-    "Statuses that fail the task, of requests or rows. A request's status that is in no list does so, too.",
+    "Statuses that fail the task. So does a request's status that is in no list.",
     shown_default="`501, 505`",
 )
 REJECTED = Option(
     "rejectedStatuses",
     STATUSES,
     (),
-    "Statuses of requests that hold a row that will never be accepted: a request is halved and sent again "
-    "until these rows are found, as one request for rate limiting. A row's own status that is in no list "
-    "means the same.",
+    "Statuses of requests with a row that will never be accepted: the request is halved and sent again "
+    "until such rows are found. A row's status that is in no list means the same.",
     shown_default="none",
 )
 RESULTS_PATH: Option[JsonPath] = Option(
     "resultsPath",
     JSON_PATH,
     None,
-    "Where an accepted answer has the results of single rows, in their order: `$.items`, "
-    "`$.items[*].index`. Without it, an answer is about all rows of its request.",
+    "Path to the results of single rows in an accepted answer, in their order: `$.items`, "
+    "`$.items[*].index`. Without it, an answer applies to all rows of its request.",
 )
 RESULT_STATUS_PATH: Option[JsonPath] = Option(
     "resultStatusPath",
     JSON_PATH,
     None,
-    "In a result: the row's HTTP status, or whether it was accepted, as true or false.",
+    "In a result: the row's HTTP status, or true if it was accepted and false if not.",
     shown_default="`$.status`, unless `resultErrorPath` is given",
 )
 RESULT_ERROR_PATH: Option[JsonPath] = Option(
     "resultErrorPath",
     JSON_PATH,
     None,
-    "In a result: the row's error, for messages. If there is no status, a row with an error is sent again.",
+    "In a result: the row's error, for messages. Without a status, a row with an error is sent again.",
 )
 ACCEPTED_ERRORS: Option[frozenset[str]] = Option(
     "acceptedErrors",
     ERRORS,
     None,
-    "Errors at `resultErrorPath`, in any case, of rows that count as accepted, such as `conflict` of a row "
-    "that came before. They hold whatever the row's status is.",
+    "Errors at `resultErrorPath` that count as accepted, whatever the status, such as `conflict` for a "
+    "repeated row. Case is ignored.",
 )
 FATAL_ERRORS: Option[frozenset[str]] = Option(
     "fatalErrors",
     ERRORS,
     None,
-    "The same for rows that will never be accepted: such a row becomes a dead letter, or fails the task.",
+    "Errors at `resultErrorPath` of rows that will never be accepted: such a row becomes a dead letter, "
+    "or fails the task.",
 )
 RESULT_INDEX_PATH: Option[JsonPath] = Option(
     "resultIndexPath",
     JSON_PATH,
     None,
-    "In a result: the row's number in its request, from 0, where the answer lists refused rows alone.",
+    "In a result: the row's number in its request, from 0, if the answer lists only rejected rows.",
 )
 CA_BUNDLE = Option(
-    "caBundle", TEXT, None, "File of certificates to trust, on every host, in place of the system's."
+    "caBundle", TEXT, None, "File of trusted certificates, on every host, instead of the system's."
 )
 CLIENT_CERTIFICATE = Option(
     "clientCertificate",
     TEXT,
     None,
-    "File with a certificate and its key, on every host, for endpoints that ask for one.",
+    "File with a client certificate and its key, on every host.",
 )
 TLS_VERIFICATION = Option(
     "tlsVerification",
     BOOLEAN,
     True,
-    "Whether the endpoint's certificate is checked. Without it anybody on the way can read and answer.",
+    "Whether to verify the endpoint's certificate. Without verification, others can read and forge the "
+    "traffic.",
 )
 
 HTTP_OPTIONS: Final[tuple[Option[Any], ...]] = (

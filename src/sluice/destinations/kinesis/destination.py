@@ -29,14 +29,14 @@ STREAM_ARN: Option[StreamArn] = Option(
     "streamArn",
     Kind("arn", f"one {STREAM_ARN_FORM}", StreamArn.parse),
     None,
-    "ARN of the stream to write to. The region is that of the ARN unless `region` is set.",
+    "ARN of the stream to write to. If `region` is not set, the ARN's region is used.",
 )
 AGGREGATE = Option(
     "aggregate",
     BOOLEAN,
     False,
-    "Pack rows into records of up to 50 KiB, in the format of the Kinesis Producer Library. Readers have to "
-    "unpack them; `kinesis-efo` does.",
+    "Pack rows into records of up to 50 KiB, in the format of the Kinesis Producer Library. Readers must "
+    "unpack them, as `kinesis-efo` does.",
     shown_default="false",
 )
 

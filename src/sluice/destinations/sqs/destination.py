@@ -47,14 +47,15 @@ QUEUE_URL = Option(
         redact=redact_url,
     ),
     None,
-    "URL of the queue; a FIFO queue's ends in `.fifo`. Its region holds unless `region` is given.",
+    "URL of the queue; the URL of a FIFO queue ends in `.fifo`. If `region` is not set, the URL's region "
+    "is used.",
     required=True,
 )
 
 
 _COMPRESSION: Final = replace(
     COMPRESSION,
-    description=f"{COMPRESSION.description} A body is text, so it is the base64 of what is compressed.",
+    description=" Compressed bodies are in base64.",
 )
 
 

@@ -35,52 +35,50 @@ AGENT = Option(
     "agent",
     choice("driver", "workers", "none"),
     None,
-    "Where shards are read between batches, by subscriptions or by polling near the tip: in one process on "
-    "the driver host, in one on each worker host, or nowhere. Batch reads have no agent, and neither has "
-    "polling with `availableNow` or `once`.",
+    "Where agents read shards between batches: on the `driver` host, on each worker host (`workers`), or "
+    "nowhere (`none`). Batch reads, and polling with `availableNow` or `once`, have no agent.",
     shown_default="`driver` with fan-out, `none` with polling",
 )
 AGENT_ADDRESS = Option(
     "agentAddress",
     HOST,
     None,
-    "Address at which tasks find the agent on the driver host, if it is not the address at which executors "
-    "find the driver (`spark.driver.host`).",
+    "Address of the agent on the driver host for tasks, if it differs from `spark.driver.host`.",
     shown_default="the driver's, as Spark knows it; 127.0.0.1 with a `local` master",
 )
 AGENT_BIND_ADDRESS = Option(
     "agentBindAddress",
     BIND_HOST,
     None,
-    "Address that the agent on the driver host listens on, if it is not `agentAddress`: in a container, or "
-    "behind address translation.",
+    "Address that the agent on the driver host listens on, if it differs from `agentAddress`, as in a "
+    "container.",
     shown_default="`agentAddress` if given, else as Spark's driver",
 )
 AGENT_PORTS = Option(
     "agentPorts",
     Kind("ports", "a port, or the first and the last of a range, such as 40000-40100", _parse_ports),
     None,
-    "Ports that agents may listen on; each takes a free one. A host has one agent for each running query.",
+    "Ports that agents may listen on. A host has one agent per running query, and each takes a free port.",
     shown_default="any free port",
 )
 AGENT_ENCRYPTION = Option(
     "agentEncryption",
     choice("auto", "tls", "none"),
     "auto",
-    "Whether connections to agents are encrypted (TLS 1.3). `auto`: if other hosts may open them. "
-    "`tls`: always.",
+    "Encryption of connections to agents (TLS 1.3). `auto`: if other hosts may connect. `tls`: always.",
 )
 AGENT_CERTIFICATE = Option(
     "agentCertificate",
     Kind("path", "the path of a PEM file with a private key and its certificate", _parse_path),
     None,
-    "A certificate for agents: a file on each of their hosts. By default each agent makes one at its start.",
+    "File with a certificate for agents, on each of their hosts. By default each agent makes one when it "
+    "starts.",
 )
 AGENT_BUFFER_SIZE = Option(
     "agentBufferSize",
     size(_MIB),
     256 * _MIB,
-    "Bytes that one agent buffers before it stops reading from the service.",
+    "Size of an agent's buffer. If it is full, the agent stops reading.",
     shown_default="256MiB",
 )
 

@@ -74,26 +74,24 @@ SHARDS_PER_TASK = replace(
     settings.SPLITS_PER_TASK,
     key="shardsPerTask",
     default=None,
-    description="Shards that one Spark task reads at a time. By default, where Spark has cores for more "
-    "tasks, there is one for every 8 shards or 10,000 records of a batch.",
+    description="The most shards that one Spark task reads at a time. By default, free cores get a task for "
+    "every 8 shards or 10,000 records.",
     shown_default="up to 16",
 )
 DEAGGREGATE = Option(
     "deaggregate",
     BOOLEAN,
     True,
-    "Unpack aggregated records of the Kinesis Producer Library; `subSequenceNumber` counts inside each.",
+    "Unpack aggregated records of the Kinesis Producer Library; `subSequenceNumber` is the position in one.",
     shown_default="true",
 )
-RECORDS_LIMIT = Option(
-    "getRecordsLimit", integer(1, 10_000), 10_000, "Polling: the most records of one page."
-)
+RECORDS_LIMIT = Option("getRecordsLimit", integer(1, 10_000), 10_000, "Polling: the most records in a page.")
 RECORDS_INTERVAL = Option(
     "getRecordsInterval",
     duration(),
     0.2,
-    "Polling: pause between two reads of one shard in a task. The planner reads a shard after four of them, "
-    "and each batch once, so raise it if other applications poll the shard.",
+    "Polling: pause between two reads of a shard in a task; the planner pauses four times as long. Raise "
+    "it if other applications poll the shard.",
     shown_default="200ms",
 )
 
@@ -101,8 +99,8 @@ WIRE_FORMAT = Option(
     "wireFormat",
     choice(*WIRE_FORMATS),
     "auto",
-    "Form in which records are asked for. `auto`: CBOR, and JSON for few records, for subscriptions, and "
-    "where the endpoint does not know CBOR.",
+    "Wire format of records. `auto`: CBOR, or JSON for small pages, subscriptions and endpoints without "
+    "CBOR.",
 )
 
 # Operation to its defaults, as in FLIP-128: retries, base and max (seconds), exponent.

@@ -25,7 +25,7 @@ CONSUMER_NAME = Option(
     "consumerName",
     Kind("string", NAME_FORM, parse_name),
     None,
-    "Name of the fan-out consumer, which is registered with every stream that is read.",
+    "Name of the fan-out consumer, registered with every stream of the query.",
     shown_default="required for `efo` unless ARNs are given",
     billed=True,
 )
@@ -33,34 +33,34 @@ CONSUMER_REGISTRATION = Option(
     "consumerRegistration",
     choice("lazy", "eager", "none"),
     None,
-    "Who registers the consumer, unless it exists: the query when it starts (`lazy`; `eager` means the "
-    "same), or you (`none`), who give `consumerArn`.",
+    "Who registers a missing consumer: the query when it starts (`lazy`; `eager` means the same), or you "
+    "(`none`, with `consumerArn`).",
     shown_default="`lazy`; `none` when ARNs are given",
 )
 CONSUMER_DEREGISTRATION = Option(
     "consumerDeregistration",
     choice("auto", "never"),
     "auto",
-    "`auto`: on stop, a consumer that this query registered is deregistered. `never`: it stays.",
+    "`auto`: when it stops, the query deregisters a consumer that it registered. `never`: the consumer "
+    "stays.",
 )
 CONSUMER_ARN = Option(
     "consumerArn",
     Kind("arn", CONSUMER_ARN_FORM, ConsumerArn.parse),
     None,
-    "ARN of a consumer that the user has registered, where one stream is read.",
+    "ARN of a consumer that you registered, if the query reads one stream.",
 )
 CONSUMER_ARNS = Option(
     "consumerArn.*",
     Kind("arn", CONSUMER_ARN_FORM, ConsumerArn.parse),
     None,
-    "The same for one of several streams: `consumerArn.<stream>`, in any case.",
+    "The same for one of several streams: `consumerArn.<stream>`. Case is ignored.",
 )
 FALLBACK = Option(
     "subscribeToShardFallback",
     choice("polling", "fail"),
     "polling",
-    "What happens where fan-out does not deliver records: they are read by `polling`, or the query fails "
-    "(`fail`).",
+    "If fan-out does not deliver records: read them by `polling`, or `fail` the query.",
 )
 
 FAN_OUT_OPTIONS: Final[tuple[Option[Any], ...]] = (

@@ -170,21 +170,21 @@ STARTING_TIMESTAMP = Option(
     "startingTimestamp",
     TIMESTAMP,
     None,
-    "With `AT_TIMESTAMP`: ISO-8601 (UTC where it has no offset), or seconds since the epoch from 1000000000 "
-    "to a day from now. A time in the future is the time at which the query starts.",
+    "With `AT_TIMESTAMP`: ISO-8601 (UTC without an offset), or seconds since the epoch, up to a day from "
+    "now. A time in the future means the start of the query.",
 )
 ENDING = Option(
     "endingPosition",
     choice("LATEST", "AT_TIMESTAMP"),
     None,
-    "Batch reads only: `LATEST` (what was there when the read was planned) or `AT_TIMESTAMP`.",
+    "Batch reads only: `LATEST` (the newest records when the read is planned) or `AT_TIMESTAMP`.",
     shown_default="LATEST",
 )
 ENDING_TIMESTAMP = Option(
     "endingTimestamp",
     TIMESTAMP,
     None,
-    "With `endingPosition` `AT_TIMESTAMP`: records that arrived before it are read. Written as "
+    "With `endingPosition` `AT_TIMESTAMP`: only records that arrived before it are read. Same form as "
     "`startingTimestamp`.",
 )
 

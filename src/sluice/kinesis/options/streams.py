@@ -61,7 +61,7 @@ STREAM_ARN: Option[tuple[StreamRef, ...]] = Option(
     _ARN_KEY,
     references("arns", STREAM_ARN_FORM, "stream", _by_arn),
     None,
-    "The same by ARN, for instance a stream of another account. All in one region.",
+    "Streams by ARN, for example of another account. All in one region.",
     shown_default=f"this or `{_NAME_KEY}` is required",
 )
 
