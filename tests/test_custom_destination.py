@@ -6,7 +6,6 @@ import base64
 import http.server
 import json
 import re
-import socketserver
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,7 +43,6 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "patient": "Waits a second after each refusal.",
         "csv_rows": "Writes rows as lines of CSV.",
         "event_ids": "Adds an id that stays the same when a batch is repeated.",
-        "line_destination": "Sends lines over TCP, on one event loop.",
     }
     directory = tmp_path / "modules"
     directory.mkdir()
@@ -203,55 +201,6 @@ def test_it_is_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
 
     made = read_sink({"destination": "documents", "httpEndpoint": "http://x"}).destination
     assert type(made).__name__ == "HttpDestination"
-
-
-class LineHandler(socketserver.StreamRequestHandler):
-    """Refuses every third line the first time; cuts the first request."""
-
-    lines: ClassVar[list[bytes]] = []
-    seen: ClassVar[set[bytes]] = set()
-    requests: ClassVar[list[int]] = []
-    connections: ClassVar[list[int]] = []
-
-    def handle(self) -> None:
-        self.connections.append(1)
-        request: list[bytes] = []
-        for line in self.rfile:
-            if line != b"\n":
-                request.append(line)
-                continue
-            self.requests.append(len(request))
-            if len(self.requests) == 1:
-                return
-            refused = [n for n, each in enumerate(request) if int(each) % 3 == 0 and each not in self.seen]
-            self.seen.update(request)
-            self.lines.extend(each for n, each in enumerate(request) if n not in refused)
-            self.wfile.write(" ".join(map(str, refused)).encode() + b"\n")
-            request.clear()
-
-
-def test_an_asynchronous_destination() -> None:
-    """Its requests run on one thread; refused or lost ones are sent again."""
-    options = {
-        "destination": "line_destination:LineDestination",
-        "lineHost": "127.0.0.1",
-        "rateLimiting": "none",
-    }
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), LineHandler) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
-        serving.start()
-        options["linePort"] = str(server.server_address[1])
-        schema = StructType([StructField("line", StringType())])
-        writer: Any = AsyncSinkDataSource(options).writer(schema, overwrite=False)
-        rows = pa.record_batch([pa.array([str(n) for n in range(1000)])], names=["line"])
-        figures = writer.write(iter([rows])).result.figures
-        server.shutdown()
-        serving.join()
-
-    assert figures.records == 1000
-    assert sorted(map(int, LineHandler.lines)) == list(range(1000))
-    assert len(LineHandler.connections) <= len(LineHandler.requests)
-    assert not [each for each in threading.enumerate() if each.name == "sluice-sink-request-loop"]
 
 
 def test_a_converter_alone() -> None:
