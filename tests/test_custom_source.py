@@ -10,18 +10,20 @@ import os
 import pickle
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
 from pyarrow import parquet
 
 import sluice
 from sluice.errors import DataLossError, OptionError
 from sluice.source import Limits
-from sluice.testing import QueryRunner
+from sluice.testing import QueryRunner, Subject, check_history, histories
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "custom-sources.md"
 FILES = {
@@ -30,7 +32,6 @@ FILES = {
     "tick_source": "Gives the seconds that have passed.",
     "pyspark_file_source": "The format files.",
     "printed_test": "Tests the source of files.",
-    "printed_history": "Takes the source of files through random histories.",
 }
 PUBLIC = {
     "sluice",
@@ -219,6 +220,33 @@ def test_the_printed_test_passes(tmp_path: Path) -> None:
     importlib.import_module("printed_test").test_new_files_are_found(directory)
 
 
-def test_the_printed_history_passes() -> None:
-    """Random histories of files."""
-    importlib.import_module("printed_history").test_every_row_comes_once()
+def test_random_histories_of_files() -> None:
+    """Every row comes once, in the order of the files."""
+
+    @settings(max_examples=10, deadline=None)
+    @given(history=histories(puts=40, waits=()))
+    def check(history: Any) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            made: list[int] = []
+
+            def put(count: int) -> None:
+                file = Path(directory, f"{len(made):06}.jsonl")
+                made.extend(range(len(made), len(made) + count))
+                unfinished = file.with_name("_unfinished")
+                unfinished.write_text("".join(json.dumps({"id": n}) + "\n" for n in made[-count:]))
+                unfinished.rename(file)
+
+            put(1)  # the columns are those of the first file
+            subject = Subject(
+                importlib.import_module("file_source").FileSource,
+                {"path": directory, "splitDiscoveryInterval": "1ms"},
+                put,
+                expected=lambda: made,
+                identity=lambda row: row["id"],
+                split=lambda _: None,  # one order for all rows: oldest files first
+                position=lambda row: row["id"],
+                wait=lambda _: None,
+            )
+            check_history(subject, history)
+
+    check()
