@@ -92,10 +92,11 @@ STARTING: Option[Word | ShardTable[ShardStart]] = Option(
     "startingPosition",
     Kind("position", "LATEST, TRIM_HORIZON, or JSON: " + FORM, _parse),
     None,
-    "Where a new query, or a table added to one, starts: `LATEST`, `TRIM_HORIZON`, or JSON "
-    '`{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}` (also `AFTER_SEQUENCE_NUMBER`; with several tables '
-    '`{"<table>": {"<shardId>": ...}}`; shards not listed start at `TRIM_HORIZON`; '
-    '`{"SHARD_END": true}` leaves a shard out).',
+    "Where a new query, or a table added to one, starts: `LATEST`, `TRIM_HORIZON`, or JSON with a "
+    'position for each shard: `{"<shardId>": {"AT_SEQUENCE_NUMBER": "..."}}`; with several tables, '
+    '`{"<table>": {"<shardId>": ...}}`. Other positions are `AFTER_SEQUENCE_NUMBER` and '
+    '`{"SHARD_END": true}`, which skips the shard. Shards that are not listed start at '
+    "`TRIM_HORIZON`.",
     shown_default="`LATEST`; in batch reads `TRIM_HORIZON`",
 )
 
