@@ -1,16 +1,17 @@
 """Plans a query that reads a table first, and then the changes since before that.
 
-1. The positions of the stream are taken, then the table is described and divided into segments. Both are in
-   the start of the first batch, and in the end of every batch of the scan. 2. A batch reads whole segments,
-   with strongly consistent reads, and its end names them. Items never change segments, so a batch that runs
-   again covers the same keys, regardless of later writes. The key that a page ends with would not do: the end
-   of a batch is logged before it is read, keys cannot be compared in the order of a scan, and to find such
-   keys beforehand costs a second scan. 3. When all segments are read, the stream is read from the positions.
-   A change that a scan may have missed was made after they were taken, so it follows. A change from before
-   them is in every item that the scan reads, because the reads are strongly consistent. 4. So an item that is
-   deleted, put or changed at any time, between two runs of a batch as well, ends as its last change says.
-   Before the changes since the scan have been read, an item may be newer than its neighbours. 5. It breaks if
-   changes expire before they are read: hence `_TIME_FOR_SCAN`.
+1. The planner records the current positions of the stream. Then it describes the table and divides it into
+   segments. The start of the first batch contains both, and so does the end of every batch of the scan.
+2. A batch reads whole segments, with strongly consistent reads, and its end names them. Items never change
+   segments, so a batch that runs again covers the same keys, regardless of later writes. The last key of a
+   page cannot be the end: the end of a batch is logged before it is read, keys cannot be compared in the
+   order of a scan, and finding such keys beforehand costs a second scan.
+3. When all segments are read, the planner reads the stream from the recorded positions. Changes that a scan
+   may have missed are later than these positions, so they follow. Earlier changes are in the items, because
+   the reads are strongly consistent.
+4. So an item that is deleted, put or changed at any time, even between two runs of a batch, ends as its last
+   change says. Until the changes since the scan have been read, an item may be newer than its neighbours.
+5. This fails if changes expire before they are read: hence `_TIME_FOR_SCAN`.
 """
 
 from __future__ import annotations

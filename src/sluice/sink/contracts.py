@@ -131,8 +131,8 @@ class Destination(ABC, Generic[EntryT]):
         ordering_key: a function of an entry, or None. Of entries with equal keys, one is sent only after the
             one before it has been accepted. An entry whose key is None is sent at any time. Called once per
             entry, on the writer's thread.
-        records_in: a function of an entry: how many of the user's records it holds, for figures and
-            messages. None: one. Limits, batches and rate limiting count entries.
+        records_in: a function that returns the number of the user's records in an entry, for figures and
+            messages. None: each entry holds one. Limits, batches and rate limiting count entries.
     """
 
     name: str = ""
@@ -188,7 +188,7 @@ class Destination(ABC, Generic[EntryT]):
         return cause_of(code) is Cause.LOAD
 
     def unpacked(self, entry: EntryT) -> Iterable[object]:
-        """The user's records in a rejected or oversized entry; each becomes a dead letter."""
+        """Returns the user's records in a rejected or oversized entry. Each becomes a dead letter."""
         return (entry,)
 
     def figures(self) -> Mapping[str, float]:

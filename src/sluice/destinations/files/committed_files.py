@@ -28,10 +28,12 @@ def list_committed(path: str, scheme: str, connection: Mapping[str, str]) -> lis
 
 
 def committed_urls(store: Store, layout: Layout, scheme: str = "s3") -> list[str]:
-    """The addresses of the files of all committed epochs, each of which is there as a whole.
+    """Returns the addresses of all committed files. An unfinished epoch is left out.
 
-    With ``publish=visible`` a manifest may list files that are about to be published. Their pending list,
-    which is put before and deleted after that, shows such epochs: a listing has it behind the manifest.
+    With ``publish=visible``, a manifest may name files that are not published yet. A pending list marks such
+    an epoch, which is left out until all its files exist. The list is written before the files are published,
+    and deleted afterwards. A listing returns a manifest before its pending
+    list.
     """
     commits = read_commits(store, layout)
 

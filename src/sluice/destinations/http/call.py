@@ -38,7 +38,8 @@ __all__ = ["HttpCall"]
 _PAUSE_OF_RENEWALS: Final = 5.0
 """Seconds without another renewal after a renewal that did not help: the status may have another reason."""
 _LATE: Final = 30.0
-"""Seconds for which credentials that were accepted before may be refused: whoever renews them may be late."""
+"""Seconds for which a refusal of credentials is retried if the endpoint accepted them before. They may have
+expired, and their renewal may be late."""
 _RECENT: Final = 16
 """Secrets of the last requests that are hidden in messages."""
 _HINTS: Final[Mapping[int, str]] = {

@@ -68,14 +68,16 @@ class AsyncSinkWriter(Generic[EntryT]):
     at a time. The next `write` or `flush` raises errors of the background. Every later call raises the same
     error again, because not all earlier rows are written.
 
-    Memory holds at most ``max_buffered_requests`` entries that wait to be sent (and at most
-    ``max_batch_size_in_bytes * max_in_flight_requests`` bytes of them, and one entry more), and
-    ``max_in_flight_requests`` requests in flight. Entries are taken from the converter when there is room for
-    them. Entries that a converter makes at once come in addition: some convert a whole batch; with a dead
-    letter queue, about one request. Refused entries may exceed the first bound by as many entries as have
-    left the second. Timed-out requests that still run come in addition: together with those in flight, at
-    most ``2 * max_in_flight_requests``. They hold back the next entry of an ordering key, and `flush` waits
-    for them; after ``2 * request_timeout`` they are fatal.
+    Bounds of memory:
+
+    - Entries that wait to be sent: at most ``max_buffered_requests``, and at most ``max_batch_size_in_bytes *
+      max_in_flight_requests`` bytes and one entry more. The writer asks the converter for the next entry only
+      if the buffer has room. Entries that a converter makes at once come in addition: some convert a whole
+      batch; with a dead letter queue, about one request. Refused entries return to the buffer even if it is
+      full.
+    - Requests in flight: at most ``max_in_flight_requests``. Together with timed-out requests that still run,
+      at most twice as many. A timed-out request holds back the next entry of an ordering key, and `flush`
+      waits for it. After ``2 * request_timeout`` it is fatal.
 
     If the destination's `submit` is a coroutine function, requests run on one event loop instead of threads,
     within the same bounds. A request that times out is cancelled, and `close` cancels running ones.

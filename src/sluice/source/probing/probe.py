@@ -71,7 +71,7 @@ class Probe:
     def state(
         self, split: Split, position: Position, *, expiry: Expiry | None = None, reads: ReadPace | None = None
     ) -> SplitState:
-        """The state of a split of which only the position is known.
+        """A new state of a split, with its position and nothing read ahead.
 
         Args:
             expiry: which records of the stream have expired.
