@@ -28,6 +28,7 @@ PARTS: Final = frozenset({"problem", "why"})
 # without a service nobody looks for help.
 ELSEWHERE: Final = ("sluice/cli/", "sluice/testing/")
 GAP: Final = "…"
+_LETTERS: Final = 5  # of an entry that stands for several messages
 _WORDS: Final = re.compile(r"[A-Za-z]{2,}\W* (\W*\w\W+)*\W*[A-Za-z]{2,}")
 
 
@@ -168,14 +169,29 @@ def messages_on(page: str) -> set[str]:
     }
 
 
+def missing_and_outdated(found: Iterable[str], explained: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Messages that the page does not explain, and entries of the page that are no message.
+
+    An entry with enough text explains every message that it matches: ``…`` is any text.
+    """
+    found, explained = set(found), set(explained)
+    matched = {
+        entry: {text for text in found if re.fullmatch(".*".join(map(re.escape, entry.split(GAP))), text)}
+        for entry in explained - found
+        if sum(map(str.isalpha, entry)) >= _LETTERS
+    }
+    known = explained.union(*matched.values())
+    return found - known, {entry for entry in explained - found if not matched.get(entry)}
+
+
 def main() -> int:
-    found, explained = find_messages(), messages_on(PAGE.read_text())
-    for text, place in found.items():
-        if text not in explained:
-            print(f"not on the page: {text}    ({place})")
-    for text in explained - found.keys():
+    found = find_messages()
+    missing, outdated = missing_and_outdated(found, messages_on(PAGE.read_text()))
+    for text in sorted(missing):
+        print(f"not on the page: {text}    ({found[text]})")
+    for text in sorted(outdated):
         print(f"no longer in the source: {text}")
-    return int(found.keys() != explained and "--check" in sys.argv[1:])
+    return int(bool(missing or outdated) and "--check" in sys.argv[1:])
 
 
 if __name__ == "__main__":
