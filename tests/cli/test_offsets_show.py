@@ -210,7 +210,7 @@ def test_the_source_is_named_by_what_it_has_logged(tmp_path: Path) -> None:
     kinds = [each["kind"] for each in sources]
     assert kinds == ["kinesis-efo", "dynamodb-streams", "custom", "custom", "unknown", "other"]
     text = sluice("offsets", "show", tmp_path).out
-    assert "source 3 is one of splits" in text
+    assert "source 3 reads splits" in text
     assert "source 5 is not Sluice's" in text
     assert re.search(r"stream s \(source 2\), 1 splits\nSPLIT +POSITION .*\ntopic-7 +after 7 ", text)
     named = sluice("offsets", "show", tmp_path, "--log", f"{__name__}:PartitionLog").out

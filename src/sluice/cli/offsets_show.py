@@ -231,8 +231,8 @@ def _text(value: Mapping[str, Any], now: int) -> str:
         lines.append(f"watermark    {batch['watermark']}")
     for source in value["sources"]:
         if "streams" not in source:
-            whose = "not Sluice's" if source["kind"] == "other" else "one of splits: --json has its offset"
-            lines += ["", f"source {source['source']} is {whose}"]
+            what = "is not Sluice's" if source["kind"] == "other" else "reads splits: --json shows its offset"
+            lines += ["", f"source {source['source']} {what}"]
             continue
         for name, stream in source["streams"].items():
             lines += ["", *_stream_lines(source["source"], name, stream)]
