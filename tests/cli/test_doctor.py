@@ -145,6 +145,25 @@ def test_a_home_that_says_nothing(tmp_path: Path) -> None:
 # --- how Sluice got there -------------------------------------------------------------------------------
 
 
+def test_a_folder_that_hides_sluice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command itself is found elsewhere. A folder without ``__init__.py`` hides nothing."""
+
+    def problems() -> list[str]:
+        found = check_installation({}, always(HERE))
+        return [each.text for each in found if each.name == "working folder"]
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sluice").mkdir()
+    assert problems() == []
+    (tmp_path / "sluice" / "__init__.py").touch()
+    (problem,) = problems()
+    assert problem.startswith(
+        f"programs that start here import {tmp_path}/sluice instead of Sluice: rename it"
+    )
+    monkeypatch.chdir(Path(doctor.__file__).parents[3])
+    assert problems() == []
+
+
 def test_a_sluice_that_is_only_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with ``--py-files`` alone."""
     found = {each.name: each for each in check_installation({}, always(HERE))}

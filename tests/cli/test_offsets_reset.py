@@ -20,6 +20,7 @@ from cli_support import (
     Service,
     option_arguments,
     sluice,
+    write_checkpoint,
 )
 
 from sluice.cli.storage import Storage, StorageError
@@ -159,6 +160,14 @@ def test_sequence_numbers_of_some_shards(query: Query, tmp_path: Path) -> None:
     assert query.positions(1)[first] == {"after": number}
     assert query.positions(1)[second]["after"] == query.last[second]
     assert [each["meaning"] for each in done.value["shards"]] == ["reads the records between again"]
+
+
+def test_a_source_of_splits_cannot_be_reset(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, {"version": 1, "splits": {"a.json": {"done": True}}})
+    done = sluice("offsets", "reset", tmp_path, "--to-latest", "--offline")
+
+    assert done.code == 2
+    assert "a source of splits has no positions to move: start the query with a new checkpoint" in done.errors
 
 
 def test_a_shard_that_does_not_exist_is_named(query: Query) -> None:

@@ -183,9 +183,10 @@ class _Listing:
 def _plan(arguments: argparse.Namespace, checkpoint: Checkpoint, connection: ConnectionConfig) -> Change:
     batch = checked_batch(checkpoint)
     end = checkpoint.read(batch)
-    ours = {
-        n: offsets for n, each in enumerate(checkpoint.next_starts) if (offsets := each.offsets) is not None
-    }
+    starts = checkpoint.next_starts
+    ours = {n: offsets for n, each in enumerate(starts) if (offsets := each.offsets) is not None}
+    if not ours and any(each.is_of_splits for each in starts):
+        raise UsageError("a source of splits has no positions to move: start the query with a new checkpoint")
     index, base = choose_source(ours, arguments.source, "Sluice's source")
     last = end.sources[index].offsets or base
     base = replace(base, consumers={**base.consumers, **last.consumers})

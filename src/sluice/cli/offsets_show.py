@@ -97,7 +97,9 @@ def _log_class(name: str | None) -> type[StreamLog]:
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise UsageError(f"--log {name}: it cannot be loaded: {error}") from None
     if not (isinstance(found, type) and issubclass(found, StreamLog)):
-        raise UsageError(f"--log {name}: the class must inherit from sluice.source.StreamLog")
+        raise UsageError(
+            f"--log {name}: give the class of the log, which inherits from StreamLog or PositionLog"
+        )
     return found
 
 

@@ -111,7 +111,9 @@ def look_at_listener(address: str, now: float, fetch: Callable[[str], bytes] | N
         value = json.loads((fetch or _fetch)(url))
         queries = [_query(each, now) for each in value["queries"]]
     except OSError as error:
-        raise SluiceError(f"no listener answers at {url}: {error}") from error
+        raise SluiceError(
+            f"no listener answers at {url} (has the application a SluiceListener?): {error}"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SluiceError(f"what answers at {url} is not a listener of Sluice: {error!r}") from error
     return Look(at=now, source=address, queries=queries)

@@ -82,6 +82,8 @@ def check_installation(
     """
     yield Finding("Python", f"{platform.python_version()}, {sys.executable}", is_well=True)
     yield _check_sluice()
+    if (hidden := _shadowing(Path.cwd())) is not None:
+        yield Finding("working folder", hidden, is_well=False)
     # The PySpark that has a JVM; pyspark-client has none, and starts no Python.
     spark = _installed("pyspark") or _version_of_home(environment)
     yield _check_pyspark(environment)
@@ -131,6 +133,14 @@ def _check_sluice() -> Finding:
             "sluice.register(spark), and start the driver with this PYTHONPATH"
         )
     return Finding("Sluice", text, is_well=version is not None)
+
+
+def _shadowing(directory: Path) -> str | None:
+    """What to do about a package of the same name in a folder from which Python imports first."""
+    place = directory / "sluice"
+    if not (place / "__init__.py").is_file() or place.samefile(Path(__file__).parents[2]):
+        return None
+    return f"programs that start here import {place} instead of Sluice: rename it, or start them elsewhere"
 
 
 def _check_pyspark(environment: Mapping[str, str]) -> Finding:
