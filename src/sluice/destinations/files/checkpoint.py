@@ -1,10 +1,10 @@
-"""Checkpoints: one object holds what many manifests held, so that reading does not get slower by the day.
+"""Checkpoints: one object replaces many manifests, so that reading does not slow down over time.
 
-A checkpoint has the files of all epochs that were folded into it; their manifests are deleted then. Each has
-the number after the one before, and is put only if no other has that number: whoever wants to change what is
-folded and loses the race begins anew. The newest is the truth, whatever older checkpoints and the manifests
-of folded epochs say. An older one is deleted after the next one is put, so a slow process may find its number
-free again: one that is not the newest when it is put has lost, too.
+A checkpoint lists the files of all epochs that were folded into it. Their manifests are then deleted.
+Checkpoints are numbered, and each number can be put only once: a process that loses the race starts again.
+Only the newest checkpoint counts, regardless of older ones and of manifests of folded epochs. An older
+checkpoint is deleted after the next one is put, so its number may become free again: a checkpoint that is not
+the newest when it is put has lost, too.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Commits the files of an epoch, and removes what failed attempts have left behind.
+"""Commits the files of an epoch, and removes files of failed attempts.
 
-With ``publish=manifest`` and ``symlink``, files are published before the manifest is put: what a manifest
-lists can be read. With ``visible``, they are published when there is a manifest, which decides that they are
-committed: what a listing shows is. In either case a pending list is put before both.
+First the driver puts a pending list. With ``publish=manifest`` and ``symlink``, it then publishes the files,
+and puts the manifest last: readers can read every file that a manifest lists. With ``visible``, it puts the
+manifest first: every file that a listing shows is committed.
 
-Orphans are removed after each commit and each abort:
+After each commit and each abort, these orphans are removed:
 
-- Staged files of this query, up to the current batch. Spark runs one batch at a time, so those of earlier
-  batches are left over. Once the current batch is committed or aborted, so are those of its other attempts.
-- Files on a pending list that no manifest will ever list. This is certain if the batch is an earlier one,
-  or has its manifest. While the current batch has no manifest, its files stay, even after an abort: the store
-  may still be executing a request to put the manifest that got no answer.
+- Staged files of this query, up to the current batch. Spark runs one batch at a time, and once a batch is
+  committed or aborted, none of its attempts needs them.
+- Files on a pending list that no manifest will ever list. This is certain if the batch is an earlier one, or
+  has its manifest. If the current batch has no manifest, its files stay, even after an abort: the store may
+  still execute an unanswered request to put the manifest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Merges small files of a partition into larger ones.
 
-Only neighbours are merged, in the order in which they were committed, and only files of one query, so that
-the content of a merged file can still be traced. A file waits until as much as it holds has come after it: so
-a row is written again each time its file has doubled, and not with each compaction.
+Only files of one query that were committed one after the other are merged, so that the content of a merged
+file can be traced. A file is merged only with at least its own size of newer data, so a row is rewritten when
+its file doubles, not with each compaction.
 """
 
 from __future__ import annotations

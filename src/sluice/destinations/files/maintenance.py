@@ -1,10 +1,10 @@
 """Folds manifests into a checkpoint, merges small files, and deletes what was replaced long enough ago.
 
-The put of the next checkpoint decides: before it, nothing that readers see has changed; after it, everything
-has. Merged files are published before it, and what it replaces is deleted after it. Before a merged file is
-made, its key is put below ``pending/``, with the number of the checkpoint that will list it. Once there is a
-checkpoint with this number, another process can put none, however slow it is: so a file that is neither
-listed nor replaced there is left over from a killed process, and deleted.
+Readers see the change at once, when the next checkpoint is put. Merged files are published before that, and
+replaced objects are deleted after it. Before a process makes a merged file, it puts the file's key below
+``pending/``, with the number of the checkpoint that will list it. If a checkpoint with this number exists, no
+other process can put one. If that checkpoint neither lists nor replaces the file, a killed process left it,
+and it is deleted.
 """
 
 from __future__ import annotations

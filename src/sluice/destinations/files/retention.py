@@ -1,10 +1,9 @@
-"""What is below the path of a sink, by epoch, and the removal of old epochs.
+"""Lists the contents of a sink's path by epoch, and removes old epochs.
 
-An epoch that is removed stays committed, without files: if Spark runs its batch again, it is not written a
-second time. First its manifest is replaced by one without files, then a checkpoint without them is put, then
-they are deleted. A reader that has listed the files before finds some of them gone; one that lists them now
-does not see them. Files that are left behind when a removal is cut short are removed by the next one, since
-they are of a committed epoch that does not list them.
+A removed epoch stays committed, without files: if Spark runs its batch again, the batch is not written again.
+Its manifest is replaced by an empty one, then a checkpoint without the files is put, then the files are
+deleted. Readers that listed the files before may find some missing. If a removal is interrupted, the next one
+deletes the remaining files, because no committed epoch lists them.
 """
 
 from __future__ import annotations

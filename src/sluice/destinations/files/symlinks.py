@@ -1,9 +1,9 @@
 """Symlink manifests: for each partition, a text file with the URLs of all its committed files.
 
 Tables with Hive's ``SymlinkTextInputFormat`` read them, in Athena, Glue and Trino. A list is replaced in
-one step. An epoch adds its files to the lists of its partitions. The first epoch of each run makes all lists
-anew from what is committed, and so do a removal and a compaction of files: what the lists lack for any reason
-is there then. While a compaction is in progress, or was killed within the last hour, each epoch does so.
+one step. An epoch adds its files to the lists of its partitions. The first epoch of each run, a removal and a
+compaction rebuild all lists from the committed files, which repairs incomplete lists. While a compaction is
+in progress, or was killed within the last hour, each epoch rebuilds them.
 """
 
 from __future__ import annotations
