@@ -125,7 +125,7 @@ def _log_retry(backoff: Backoff, state: tenacity.RetryCallState) -> None:
         if number == 1:
             _log.warning("retrying for up to %.0f s: %s", backoff.give_up_after, error)
     elif number <= most:
-        _log.info("retry %d of %d in %.3f s: %s", number, most, pause, error)
+        _log.info("retry %d of at most %d in %.3f s: %s", number, most, pause, error)
     elif number == most + 1:
         patience = backoff.throttle_patience
         _log.warning("throttled; trying for up to %.0f s, next in %.3f s: %s", patience, pause, error)
