@@ -136,11 +136,10 @@ def _directories(path: str) -> tuple[str, ...]:
 
 
 def _columns(given: Mapping[str, str]) -> Sequence[str]:
-    name = given.get("destination", "").lower()
+    destination = given.get("destination", "not given")
+    name = destination.lower()
     if name not in _COLUMNS:
-        raise UsageError(
-            f"letters go to {', '.join(_COLUMNS)}; --sink-option destination is {name or 'not given'}"
-        )
+        raise UsageError(f"letters go to {', '.join(_COLUMNS)}; --sink-option destination is {destination}")
     if "elementconverter" in given:
         raise UsageError("leave out elementConverter: letters hold what it has made")
     return _COLUMNS[name]
