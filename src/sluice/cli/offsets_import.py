@@ -22,7 +22,7 @@ from sluice.kinesis.options.streams import StreamRef
 from sluice.source.model.positions import sequence_of
 from sluice.source.model.splits import Split
 
-HELP = "make a startingPosition of where the KCL, awslabs' connector or Databricks' source has come to"
+HELP = "make a startingPosition from the state of the KCL, awslabs' connector or Databricks' source"
 EXAMPLE = "sluice offsets import kcl orders-leases --stream orders --output starting.json"
 
 

@@ -166,7 +166,8 @@ def _split(pair: str, where: str) -> tuple[str, str]:
     key, equals, value = pair.partition("=")
     if not equals or not key.strip():
         # The message does not show the text: in a file of another form it is a secret.
-        raise UsageError(f"{where}: expected KEY=VALUE, without {'key' if equals else repr('=')}")
+        missing = "key" if equals else repr("=")
+        raise UsageError(f"{where}: expected KEY=VALUE, but the {missing} is missing")
     return key.strip(), value.strip()
 
 

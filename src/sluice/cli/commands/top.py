@@ -26,8 +26,8 @@ _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 def configure(parser: argparse.ArgumentParser) -> None:
     """See `sluice.cli.app.Command`."""
     parser.add_argument("address", help="the address of a listener: host:port, or http://host:port")
-    parser.add_argument("--interval", type=float, default=2.0, help="seconds between two looks (2)")
-    parser.add_argument("--once", action="store_true", help="print one frame, of two looks, and end")
+    parser.add_argument("--interval", type=float, default=2.0, help="seconds between two frames (2)")
+    parser.add_argument("--once", action="store_true", help="print one frame, and end")
     parser.set_defaults(run=run)
 
 

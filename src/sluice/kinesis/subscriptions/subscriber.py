@@ -280,7 +280,7 @@ class Subscriber:
                 raise
             pause = self._settings.takeover_after + self._jitter() * _SPREAD
             _log.info(
-                "%s: the subscription cannot be renewed; it is read further, next attempt in %.1f s: %s",
+                "%s: the subscription cannot be renewed; it stays in use, next attempt in %.1f s: %s",
                 self._split,
                 pause,
                 error,
