@@ -1,8 +1,7 @@
 """FLIP-27's source, without Spark and without a service: splits, offsets, planning, exact reading.
 
-All names here are public: the contracts of enumerators and readers, and the objects that they exchange. A
-module is imported when one of its names is first used, because planning, tasks and ``load()`` need different
-modules.
+All names here are public. A module is imported when one of its names is first used, because planning,
+tasks and ``load()`` need different modules.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Checks what a source returns: if a source breaks a rule, an error names the rule, and nothing is read
-wrongly.
-"""
+"""Checks that what a source returns obeys the contracts; an error names the broken rule."""
 
 from __future__ import annotations
 
@@ -32,14 +30,14 @@ __all__ = ["checked_offsets", "checked_rows", "lag_by_stream", "reread_offsets"]
 
 
 def checked_offsets(source: _Source, offsets: Any) -> dict[str, Any]:
-    """Offsets as JSON.
+    """Converts offsets to JSON.
 
     Raises:
         SourceRuleError: Spark's log would change them.
     """
     value = source.offsets_to_json(offsets)
     if isinstance(offsets, Offsets):
-        return value  # our own code made it, and serializing 10,000 splits again is slow
+        return value  # trusted, and serializing 10,000 splits again is slow
     try:
         text = json.dumps(value)
     except (TypeError, ValueError) as error:
@@ -50,11 +48,11 @@ def checked_offsets(source: _Source, offsets: Any) -> dict[str, Any]:
             f"source {source.name}: offsets come back from JSON as they were, so keys are text and "
             f"sequences are lists: {value!r}"
         )
-    return logged  # a copy, which does not change when the enumerator changes its offsets
+    return logged  # a copy: the enumerator may change its offsets
 
 
 def reread_offsets(source: _Source, value: Mapping[str, Any]) -> Any:
-    """A copy of offsets, as from Spark's log: the enumerator may change the copy.
+    """Copies offsets through JSON, as Spark's log does.
 
     Args:
         value: the result of `checked_offsets`.
@@ -65,13 +63,12 @@ def reread_offsets(source: _Source, value: Mapping[str, Any]) -> Any:
 def checked_rows(
     source: _Source, ranges: Sequence[Any], rows: Iterable[pa.RecordBatch], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with exactly the types that Spark expects.
+    """Yields the rows with exactly the types that Spark expects.
 
     Args:
-        source: declares a schema, maybe with other Arrow types for the same Spark types.
-        ranges: the ranges that the task reads, for errors.
-        rows: the rows that it has read.
-        schema: the schema that Spark makes from the source's.
+        source: may declare other Arrow types for the same Spark types.
+        ranges: the ranges of the task, for errors.
+        schema: Spark's form of the source's schema.
 
     Raises:
         SourceRuleError: rows do not fit the source's schema.
@@ -82,8 +79,6 @@ def checked_rows(
 
 
 class _RowCheck:
-    """Checks record batches one by one; see `checked_rows`."""
-
     def __init__(self, source: _Source, ranges: Sequence[Any], schema: pa.Schema) -> None:
         self._source = source
         self._ranges = ranges
@@ -92,7 +87,6 @@ class _RowCheck:
         self._declared: pa.Schema | None = None
 
     def checked(self, batch: Any) -> pa.RecordBatch:
-        """The batch with exactly the schema that Spark expects."""
         import pyarrow as pa  # noqa: PLC0415 - not on the driver host
 
         if not isinstance(batch, pa.RecordBatch):
@@ -119,7 +113,7 @@ class _RowCheck:
     def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         try:
             return column.cast(field.type)
-        except ValueError as error:  # as Arrow's own errors are
+        except ValueError as error:  # Arrow's errors are ValueErrors
             self._fail(f"column {field.name} has a value that Spark's type {field.type} cannot hold: {error}")
 
     def _fail(self, rule: str) -> NoReturn:
@@ -128,7 +122,7 @@ class _RowCheck:
 
 
 def lag_by_stream(lag: Mapping[Any, int]) -> dict[str, Any]:
-    """How far splits are behind (milliseconds): by stream and shard for a log, else by split."""
+    """Returns the lag of each split in milliseconds, by stream and shard for a log, else by split."""
     found: dict[str, Any] = {}
     for split, millis in sorted(lag.items()):
         if isinstance(split, SplitId):

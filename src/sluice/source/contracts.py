@@ -1,24 +1,8 @@
 """The contracts between a user's source and Spark's readers (FLIP-27).
 
-There are three ways to write a source, from the easiest to the most flexible:
-
-- for a *log* of sharded, ordered streams, inherit from `sluice.source.LogSource`, and give it a
-  `sluice.source.StreamLog` or, if every record has a number to read from, a `sluice.source.PositionLog`;
-- for a *set of finite splits*, such as files, inherit from `sluice.source.SplitSource`;
-- for *a custom enumerator and reader*, inherit from `Source`.
-
-Two kinds of processes use a source. A process on the driver host plans batches, and Spark sends a pickled
-copy of the source to the tasks. So a source holds plain data only; each process opens connections and the
-like when it needs them.
-
-Spark has one thread in each process, which calls every method of a `Source`, a `Coordinator` and a
-`SplitEnumerator`. A task has one more thread, which alone calls `SplitReader.read`. The threads that call a
-`sluice.source.StreamLog` or a `sluice.source.SplitSource` are named there.
-
-If `SplitReader.read` or a method of a log or of finite splits raises a `ServiceError` with ``retryable``, it
-is called again, for up to ``readRetryDuration``. In tasks that includes the methods that open a log. An error
-of any other method ends the query.
-
+A source holds plain data only, because Spark sends a pickled copy of it to the tasks. Each process opens
+connections when it needs them. One thread calls every method of a `Source`, a `Coordinator` and a
+`SplitEnumerator`; in a task, one other thread calls `SplitReader.read`.
 https://cwiki.apache.org/confluence/display/FLINK/FLIP-27%3A+Refactor+Source+Interface
 """
 
@@ -67,13 +51,13 @@ SourceT = TypeVar("SourceT", bound="Source")
 
 @dataclass(frozen=True)
 class ReadTask:
-    """What one Spark task reads.
+    """The work of one Spark task.
 
     Attributes:
-        ranges: the enumerator's ranges, in the order to read them.
-        assignment: the task's part of the result of `Coordinator.assign`; None: nothing.
-        driver_host: the host at which the task finds Spark's driver.
-        is_repeated: whether Spark has started the task before: the earlier attempt failed, or still runs
+        ranges: the enumerator's ranges, in reading order.
+        assignment: the task's part of the result of `Coordinator.assign`, or None.
+        driver_host: the host of Spark's driver, as the task can reach it.
+        is_repeated: whether Spark has started the task before. The earlier attempt failed, or still runs
             (speculation).
         figures: count the records and bytes that were read.
     """
@@ -86,23 +70,25 @@ class ReadTask:
 
 
 class Source(ABC):
-    """A source of rows. Inherit from it to bring a custom enumerator and reader.
+    """A source of rows. Inherit from it to write a custom enumerator and reader.
+
+    If `SplitReader.read` raises a `ServiceError` with ``retryable``, Sluice calls it again, for up to
+    ``readRetryDuration``. Other errors end the query.
 
     Attributes:
-        name: of the format, as in ``spark.readStream.format(name)``; also how errors call the source.
+        name: of the format, as in ``spark.readStream.format(name)``; also used in errors.
         OPTIONS: the source's own options. Keys are case-insensitive.
-        COMMON_OPTIONS: the options of `sluice.source.settings` that the source accepts; their values are in
-            `settings`. The default has those that `deal` and `read_task` use: add those that your enumerator
-            uses. If `OPTIONS` declares one of these keys, the source's declaration wins.
-        STREAMING_OPTIONS, BATCH_OPTIONS: options that only one kind of read uses; the other kind refuses
-            them.
+        COMMON_OPTIONS: the accepted options of `sluice.source.settings`; their values are in `settings`.
+            The default has those that `deal` and `read_task` use: add the ones that your enumerator
+            uses. A declaration of the same key in `OPTIONS` wins.
+        STREAMING_OPTIONS, BATCH_OPTIONS: options that the other kind of read rejects.
         FOREIGN_NAMES: option names from other connectors.
-        boundedness: ``"continuous"`` if the source never ends. Then batch reads and ``Trigger.AvailableNow``
-            are refused, because they end at the end of the data.
+        boundedness: ``"continuous"`` if the source never ends. Batch reads and ``Trigger.AvailableNow``
+            are then rejected.
         TABLE_SCHEMA: the columns, if they depend on no option: for ``CREATE TABLE`` without columns.
         TABLE_OPTIONS: the options that nearly every user sets, for messages (``path = '...'``).
         are_offsets_constant: Sluice's own code makes the offsets, and never changes them afterwards.
-        settings: the values of the common options, set before any other method of a source is called.
+        settings: the values of the common options, set before any other method is called.
     """
 
     name: ClassVar[str]
@@ -132,18 +118,18 @@ class Source(ABC):
 
     @abstractmethod
     def schema(self) -> pa.Schema | str:
-        """The columns: an Arrow schema, or a schema of Spark's as text (``"id long, name string"``).
+        """Returns the columns: an Arrow schema, or a Spark schema as text (``"id long, name string"``).
 
         Called at ``load()``, and on the driver host. It may read the data that the options name.
         """
 
     @classmethod
     def configured(cls, options: Mapping[str, str], *, streaming: bool | None = None) -> Self:
-        """The source that a user's options make.
+        """Makes the source from a user's options.
 
         Args:
             options: as Spark passes them: keys in any case, values as text.
-            streaming: whether it is a streaming read or a batch read; None: not known yet.
+            streaming: whether this is a streaming read; None: not known yet.
 
         Raises:
             OptionError: all problems in one message.
@@ -178,27 +164,28 @@ class Source(ABC):
 
     @classmethod
     def option_keys(cls) -> frozenset[str]:
-        """All names of options, names of other connectors included."""
+        """All option names, including the names from other connectors."""
         declared = [option.key for option in (*cls.OPTIONS, *cls.COMMON_OPTIONS)]
         return frozenset([*declared, *(foreign.name for foreign in cls.FOREIGN_NAMES)])
 
     @property
     def limits(self) -> Limits:
-        """The limits of one batch of a streaming query."""
         return self.settings.limits
 
     # --- on the driver host ----------------------------------------------------------------------------
 
     def create_enumerator(self) -> SplitEnumerator[Any, Any]:
-        """Finds splits and says where batches end; see `SplitEnumerator`."""
+        """Makes the object that finds splits and plans batches."""
         raise NotImplementedError(f"{self.name}: {type(self).__name__} has no create_enumerator")
 
     def create_coordinator(self) -> Coordinator:
-        """Plans a streaming query. The default only has an enumerator."""
+        """Makes the planner of a streaming query. The default has only an enumerator."""
         return Coordinator(self.create_enumerator())
 
     def offsets_to_json(self, offsets: Any) -> dict[str, Any]:
-        """Offsets as Spark logs them. By default an enumerator's offsets are such a dict already."""
+        """Converts offsets to the JSON that Spark logs. By default an enumerator's offsets are such a
+        dict already.
+        """
         if not isinstance(offsets, Mapping):
             raise SourceRuleError(
                 f"source {self.name}: offsets are a dict, or offsets_to_json() makes one of them, not "
@@ -207,27 +194,27 @@ class Source(ABC):
         return dict(offsets)
 
     def offsets_from_json(self, value: Mapping[str, Any]) -> Any:
-        """Offsets from the result of `offsets_to_json`, maybe of an earlier run."""
+        """Reads the result of `offsets_to_json`, maybe of an earlier run."""
         return dict(value)
 
     def deal(self, ranges: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Distributes ranges over tasks, always in the same way for the same ranges."""
+        """Distributes ranges over tasks; the same ranges always give the same tasks."""
         size = self.settings.splits_per_task
         return [tuple(ranges[start : start + size]) for start in range(0, len(ranges), size)]
 
     def assignment_of(self, assignment: Any, ranges: Sequence[Any]) -> Any:
-        """The part of the result of `Coordinator.assign` for the task that reads these ranges."""
+        """Returns the part of the result of `Coordinator.assign` for the task that reads these ranges."""
         del ranges
         return assignment
 
     def plan_bounded(self) -> tuple[Sequence[Any], Any]:
-        """The ranges of a batch read, and the result of `Coordinator.assign` for its tasks."""
+        """Returns the ranges of a batch read, and the result of `Coordinator.assign` for its tasks."""
         from sluice.source.checks import checked_offsets, reread_offsets  # noqa: PLC0415 - not at `load()`
 
         coordinator = Coordinator(self.create_enumerator())
         enumerator = coordinator.enumerator
         try:
-            # Offsets pass through JSON, as in a stream, because an enumerator may change offsets that it has
+            # Offsets pass through JSON, as in a stream, because an enumerator may change what it has
             # returned.
             start = end = checked_offsets(self, enumerator.initial())
             enumerator.stop_at_available()
@@ -243,11 +230,11 @@ class Source(ABC):
     # --- in tasks -------------------------------------------------------------------------------------
 
     def create_reader(self) -> SplitReader[Any]:
-        """Reads one range; see `SplitReader`. Its pages are record batches of the source's schema."""
+        """Makes the reader of single ranges. Its pages are record batches of the source's schema."""
         raise NotImplementedError(f"{self.name}: {type(self).__name__} has no create_reader")
 
     def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        """The rows of a task. The default reads the task's ranges in order, a few record batches ahead."""
+        """Yields the rows of a task. The default reads its ranges in order, a few record batches ahead."""
         from sluice.source.reading.fetcher import prefetch, read_patiently  # noqa: PLC0415 - in tasks alone
 
         reader, patience = self.create_reader(), self.settings.read_retry_duration
@@ -259,30 +246,31 @@ class Source(ABC):
 
 
 class SplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
-    """FLIP-27's split enumerator: finds splits, and decides what is read next. Called by one thread.
+    """FLIP-27's split enumerator: finds splits, and plans batches. Called by one thread.
 
     In a new query Spark calls `initial` first, then `advance` for every trigger (about 90 times a second
     while nothing is new) and `ranges` for every batch. After a restart it may call `ranges` first, with
     offsets of an earlier enumerator. The enumerator decides when to list splits.
 
-    Offsets are the only state that a restart needs: after a failure, Spark reads the same offsets again. They
-    are JSON (a dict), or an object that `Source.offsets_to_json` converts to JSON, and compare by ``==``.
+    Offsets are the only state that a restart needs: after a failure, Spark reads the same offsets again.
+    They are JSON (a dict), or an object that `Source.offsets_to_json` converts to JSON, and compare by
+    ``==``.
     """
 
     @abstractmethod
     def initial(self) -> OffsetsT:
-        """Where the first batch starts. Called again if the first batch has to be run again."""
+        """Returns where the first batch starts. Called again if Spark repeats the first batch."""
 
     @abstractmethod
     def advance(self, start: OffsetsT, limits: Limits = NO_LIMITS) -> OffsetsT:
-        """Where a batch from `start` ends; `start` itself if nothing is new."""
+        """Returns where a batch from `start` ends; `start` itself if nothing is new."""
 
     @abstractmethod
     def ranges(self, start: OffsetsT, end: OffsetsT) -> Sequence[SplitT]:
-        """The ranges that the batch reads, always the same for the same pair. They can be pickled."""
+        """Returns the ranges of the batch, always the same for the same pair. They can be pickled."""
 
     def stop_at_available(self) -> None:
-        """Makes the run end: later calls of `advance` stop at the data that exists now.
+        """Makes later calls of `advance` stop at the data that exists now.
 
         Called for ``Trigger.AvailableNow``, and in batch reads.
         """
@@ -292,7 +280,7 @@ class SplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
         )
 
     def newest(self, start: OffsetsT) -> OffsetsT:
-        """The newest known offsets, planned or not, for Spark's progress reports."""
+        """Returns the newest known offsets, planned or not, for Spark's progress reports."""
         return start
 
     @property
@@ -301,15 +289,14 @@ class SplitEnumerator(ABC, Generic[SplitT, OffsetsT]):
         return {}
 
     def close(self) -> None:
-        """Releases what the enumerator holds. Not called if the process is killed."""
+        """Releases resources. Not called if the process is killed."""
 
 
 BaseSplitEnumerator = SplitEnumerator
 
 
 class Coordinator:
-    """FLIP-27's coordinator: plans a streaming query on the driver host, and sends tasks what they need to
-    know.
+    """FLIP-27's coordinator: plans a streaming query on the driver host, and sends data to its tasks.
 
     Attributes:
         enumerator: finds splits and plans batches.
@@ -326,36 +313,38 @@ class Coordinator:
         """Called with the start of every planned batch, and with the end of every read batch."""
 
     def assign(self, ranges: Sequence[Any]) -> Any:
-        """More plain data for the tasks that read these ranges; None for nothing."""
+        """Returns more plain data for the tasks that read these ranges, or None."""
         del ranges
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
-        """Called for each batch before its tasks start. Returns where tasks report their reads; None:
-        nowhere.
+        """Returns the address to which tasks report their reads, or None. Called before the tasks of
+        each batch start.
         """
         del tasks
         return None
 
     def report(self) -> dict[str, Any]:
-        """More for Spark's progress reports, in addition to the newest offsets: the lag of each split."""
+        """Returns figures for Spark's progress reports, in addition to the newest offsets: the lag of
+        each split.
+        """
         from sluice.source.checks import lag_by_stream  # noqa: PLC0415 - not at `load()`
 
         lag = lag_by_stream(self.enumerator.millis_behind_latest)
         return {"millisBehindLatest": lag} if lag else {}
 
     def post_report(self) -> None:
-        """Tells listeners in the application what `report` says; called at every trigger."""
+        """Sends the result of `report` to listeners in the application. Called at every trigger."""
 
     def stop_at_available(self) -> None:
-        """Makes the run end at the available data; called for ``Trigger.AvailableNow``."""
+        """Makes the query end at the available data. Called for ``Trigger.AvailableNow``."""
         self.enumerator.stop_at_available()
 
     def close(self, *, is_disconnected: bool = False) -> None:
-        """Ends the enumerator.
+        """Closes the enumerator.
 
         Args:
-            is_disconnected: Spark has closed its connection to this process: it has stopped the query, or
-                the driver has died.
+            is_disconnected: Spark has closed its connection to this process, because the query was
+                stopped or the driver has died.
         """
         del is_disconnected
         self.enumerator.close()

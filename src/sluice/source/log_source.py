@@ -35,12 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["LogSource", "PushedCursors"]
 
 _POLL_INTERVAL: Final = 0.1
-"""Seconds until the planner reads a split again if the service sets no limit. Spark asks 90 times a
-second."""
+"""Minimum seconds between two reads of a split by the planner. Spark calls it 90 times a second."""
 _INTERVALS_PER_READ: Final = 4
-"""Pauses between two reads of a split by the planner. A task reads it once for each batch, so a query near
-the tip makes half of the reads that the service allows.
-"""
+"""Pauses between two reads of a split by the planner. Tasks read it once for each batch, so a query
+near the tip makes half of the reads that the service allows."""
 _UNLIMITED_BURST: Final = 1000
 """More reads in a second than the planner makes."""
 
@@ -49,15 +47,15 @@ LogT = TypeVar("LogT")
 
 
 class PushedCursors(Protocol):
-    """Opens cursors over records that a service pushes to a task; see `LogSource.pushed_cursors`."""
+    """Opens cursors over records that a service pushes to a task."""
 
     def is_buffered(self, split: SplitId) -> bool:
-        """Whether the records of this split are buffered already: then reading them needs no extra thread."""
+        """Whether the records of this split are buffered: then reading them needs no extra thread."""
 
     def open(
         self, log: Any, data_loss: DataLossPolicy, split_range: SplitRange, position: Position
     ) -> Cursor:
-        """Opens the cursor through which a range is read from a position on."""
+        """Opens the cursor that reads a range from a position on."""
 
 
 class LogSource(Source):
@@ -68,13 +66,13 @@ class LogSource(Source):
     children.
 
     Attributes:
-        page_limit: the most records in one request.
+        page_limit: maximum records in one request.
         read_interval: pause between two reads of one split in a task (seconds).
-        streams: names of the streams to read, which are part of the offsets; if empty: one stream with the
+        streams: names of the streams to read, which are part of the offsets. Empty: one stream with the
             source's name.
-        reads_per_second: of one split, for all readers together; None: any number. The planner leaves one of
-            them to tasks, and near the tip reads a split after four intervals (of `read_interval`, or of
-            this limit if that is longer).
+        reads_per_second: limit of one split, for all readers together; None: no limit. The planner
+            leaves one read to tasks. Near the tip it reads a split once in four intervals:
+            `read_interval`, or the interval of this limit if that is longer.
     """
 
     COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = LOG_OPTIONS
@@ -89,47 +87,49 @@ class LogSource(Source):
 
     @abstractmethod
     def create_log(self, pause: Pause) -> StreamLog:
-        """Connects to the service. The log is closed with ``close()`` when it is no longer needed.
+        """Connects to the service. Sluice calls ``close()`` of the log when it is no longer needed.
 
-        Called once on the driver host, and once for each range in a task, in the thread that reads it: see
-        `StreamLog`. A task calls it again after a retryable `SluiceError`, for ``readRetryDuration``.
+        Called once on the driver host, and once for each range in a task, in the thread that reads it:
+        see `StreamLog`. After a retryable `SluiceError` a task calls it again, for
+        ``readRetryDuration``.
 
-        Args: pause: sleeps for a number of seconds, for the log's own retries. It raises in a task that has
+        Args:
+            pause: sleeps for a number of seconds, for the log's own retries. It raises when the task has
                 ended.
         """
 
     @abstractmethod
     def to_record_batch(self, split: SplitId, records: Sequence[Any]) -> pa.RecordBatch:
-        """The rows of some records of a split, with the source's schema, in their order."""
+        """Converts records of a split to rows with the source's schema, in the same order."""
 
     # --- to be overridden where a log needs it ----------------------------------------------------------
 
     def open_task(self, pause: Pause) -> StreamLog | None:
-        """One log for all ranges of a task: ``return self.create_log(pause)`` is enough.
+        """Opens one log for all ranges of a task: ``return self.create_log(pause)`` is enough.
 
-        None, the default: each range gets its own log. Called like `create_log`, before a task reads, in its
-        thread, and closed when the task ends. Ranges are read in parallel: unless the log is thread-safe, its
-        calls wait for each other.
+        If it returns None, the default, each range gets its own log. Called like `create_log`, before a
+        task reads; the log is closed when the task ends. Ranges are read in parallel: unless the log is
+        thread-safe, its calls wait for each other.
         """
         del pause
         return None
 
     def create_counting_log(self, pause: Pause, figures: ReadFigures) -> StreamLog:
-        """As `create_log`, for a task. Count refused and repeated calls in `figures`; the default counts
-        none.
+        """As `create_log`, for a task. Count refused and repeated calls in `figures`; the default
+        counts none.
         """
         del figures
         return self.create_log(pause)
 
     @property
     def starting_text(self) -> str:
-        """The starting position as text. It is recorded in the offset log; if it changes later, Sluice
-        reports that.
+        """The starting position as text. The offset log records it; if it changes later, Sluice reports
+        that.
         """
         return self.settings.starting_text
 
     def initial_positions(self, splits: Iterable[Split], now: int) -> Mapping[SplitId, Position]:
-        """The starting position of every split, as the options say.
+        """Returns the starting position of every split.
 
         Args:
             now: the time by the service's clock (microseconds).
@@ -146,17 +146,21 @@ class LogSource(Source):
     def to_record_batches(
         self, pages: Iterable[tuple[SplitRange, Sequence[AnyRecord]]]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of pages, in order within each range. The default makes a record batch from each page."""
+        """Converts pages to rows, in order within each range. The default makes a record batch from
+        each page.
+        """
         for split_range, records in pages:
             yield self.to_record_batch(split_range.split, records)
 
     def pushed_cursors(self, task: ReadTask) -> PushedCursors | None:
-        """Cursors for those ranges of a task that the service pushes (FLIP-128); None: all are polled."""
+        """Returns cursors for those ranges of a task that the service pushes (FLIP-128); None: all are
+        polled.
+        """
         del task
         return None
 
     def probe_settings(self) -> ProbeSettings:
-        """How rarely the planner reads a split."""
+        """Returns the read limits of the planner."""
         from sluice.source.probing.probe import ProbeSettings  # noqa: PLC0415 - tasks do not probe
 
         if self.reads_per_second is None:
@@ -173,7 +177,7 @@ class LogSource(Source):
     # --- what is made of a log --------------------------------------------------------------------------
 
     def create_enumerator(self, *, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
-        """The enumerator that finds splits and plans batches.
+        """Makes the enumerator that finds splits and plans batches.
 
         Args:
             subscriptions: report how far they have read; splits without a subscription are probed.
@@ -181,8 +185,8 @@ class LogSource(Source):
         return self.enumerator_of(self.create_log(time.sleep), subscriptions)
 
     def enumerator_of(self, log: StreamLog, subscriptions: Subscriptions | None = None) -> StreamEnumerator:
-        """As `create_enumerator`, of an open log; it closes the log."""
-        # Not in tasks.
+        """As `create_enumerator`, for an open log; the enumerator closes it."""
+        # Tasks do not need these.
         from sluice.source.logs.checked_log import CheckedLog  # noqa: PLC0415
         from sluice.source.logs.data_loss import DataLossPolicy  # noqa: PLC0415
         from sluice.source.planning.enumerator import EnumeratorSettings, StreamEnumerator  # noqa: PLC0415
@@ -227,17 +231,17 @@ class LogSource(Source):
             enumerator.close()
 
     def read_task(self, task: ReadTask) -> Iterator[pa.RecordBatch]:
-        """Reads the ranges of a task in parallel; the rows of each range come in order.
+        """Reads the ranges of a task in parallel; the rows of each range are in order.
 
         Raises:
             DataLossError: records of a range are lost, and ``failOnDataLoss`` is true.
-            ServiceError: a call failed for good.
+            ServiceError: a call failed, and retries did not help.
         """
         return self.to_record_batches(_read_side_by_side(self, task))
 
     @property
     def max_drift(self) -> int | None:
-        """How much later than an unread record a row may have arrived (microseconds); None: any time."""
+        """How much later than an unread record a row may have arrived (microseconds); None: no limit."""
         drift = self.settings.max_drift
         return None if drift is None else micros_from_seconds(drift)
 
@@ -245,9 +249,7 @@ class LogSource(Source):
 def _initial_positions(
     source: LogSource, probe: Probe, planner: Planner, splits: Sequence[Split], now: int
 ) -> Mapping[SplitId, Position]:
-    """The starting positions in a log that has positions. They replace times: then the times of later records
-    do not matter.
-    """
+    """Returns the starting positions in a log that numbers its records, where numbers replace times."""
     from sluice.source.logs.stream_log import IteratorStart  # noqa: PLC0415 - not in tasks
     from sluice.source.model.offsets import AtTime  # noqa: PLC0415
 
@@ -267,7 +269,7 @@ def _initial_positions(
 
 
 def _read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[SplitRange, Sequence[AnyRecord]]]:
-    """The pages of a task's ranges as they arrive; the pages of one range are in order."""
+    """Yields the pages of a task's ranges as they arrive. The pages of one range are in order."""
     from sluice.retry import Retrier, patient  # noqa: PLC0415 - not at `load()`, and not on the driver host
     from sluice.source.logs.checked_log import CheckedLog  # noqa: PLC0415
     from sluice.source.logs.data_loss import DataLossPolicy  # noqa: PLC0415
@@ -305,7 +307,7 @@ def _read_side_by_side(source: LogSource, task: ReadTask) -> Iterator[tuple[Spli
                 log, data_loss, settings, split_range, open_cursor=open_cursor, figures=task.figures
             ).read()
 
-    # One thread reads what is buffered. Every other range has its own waiting thread, so these come first.
+    # One thread reads all buffered ranges. The others start first, because each waits in its own thread.
     ordered = sorted(task.ranges, key=is_buffered)
     at_once = 1 + sum(not is_buffered(each) for each in task.ranges)
     opened = connect(partial(source.open_task, pause_task), pause_task)

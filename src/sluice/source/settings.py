@@ -78,7 +78,7 @@ READ_RETRY_DURATION = Option(
 )
 
 TASK_OPTIONS: Final[tuple[Option[Any], ...]] = (SPLITS_PER_TASK, READ_RETRY_DURATION)
-"""The common options that every source has: `sluice.source.Source` itself reads them."""
+"""The common options that every source has."""
 SPLIT_OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_RECORDS,
     MAX_BYTES,
@@ -86,7 +86,7 @@ SPLIT_OPTIONS: Final[tuple[Option[Any], ...]] = (
     FAIL_ON_DATA_LOSS,
     *TASK_OPTIONS,
 )
-"""Options of finite splits."""
+"""The common options of finite splits."""
 LOG_OPTIONS: Final[tuple[Option[Any], ...]] = (
     *SPLIT_OPTIONS,
     MAX_TIME_SPAN,
@@ -95,7 +95,7 @@ LOG_OPTIONS: Final[tuple[Option[Any], ...]] = (
     STARTING_TIMESTAMP,
     ENDING_TIMESTAMP,
 )
-"""The common options of logs: all of them."""
+"""All common options."""
 STREAMING_OPTIONS: Final[tuple[Option[Any], ...]] = (
     MAX_RECORDS,
     MAX_BYTES,
@@ -114,9 +114,9 @@ class Limits:
     Attributes:
         records: in all splits together, counted before deaggregation.
         bytes: in all splits together.
-        span: the arrival time that a batch covers in each split (microseconds).
-        may_be_last: whether the run may end with this batch. Then the batch takes every existing record that
-            the limits allow.
+        span: arrival time that a batch covers in each split (microseconds).
+        may_be_last: whether the run may end with this batch, which then takes every existing record
+            within the limits.
     """
 
     records: int | None = None
@@ -137,7 +137,6 @@ class SourceSettings:
     """The values of the common options; see `sluice.source.settings` for each.
 
     Attributes:
-        limits: of one batch.
         max_drift: seconds; None: no limit.
         discovery_interval: seconds.
         starting: `EARLIEST`, `LATEST` or `AT_TIMESTAMP`.
@@ -157,7 +156,7 @@ class SourceSettings:
 
     @property
     def starting_text(self) -> str:
-        """The starting position as it is logged, to report a change of it."""
+        """The starting position as text for the offset log, which shows if it changes."""
         if self.starting_timestamp is None:
             return self.starting
         return f"{self.starting} {self.starting_timestamp / MICROS_PER_SECOND:.3f}"
@@ -166,10 +165,9 @@ class SourceSettings:
 def settings_from_options(
     values: OptionValues, declared: Sequence[Option[Any]], *, streaming: bool | None
 ) -> SourceSettings:
-    """The settings from a user's options. Rejects combinations that do not fit together.
+    """Makes the settings from a user's options. Rejects combinations that do not fit together.
 
     Args:
-        values: the parsed options.
         declared: the common options that the source does not declare itself.
         streaming: None: not known yet.
 

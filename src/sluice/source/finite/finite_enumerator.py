@@ -1,12 +1,11 @@
-"""Plans batches of finite splits; its offsets record which splits are done, and how far others have been
-read.
+"""Plans batches of finite splits. Its offsets record which splits are done, and how far others were read.
 
 JSON, version 1::
 
     {"version": 1, "splits": {"a.json": {"done": true}, "b.json": {"at": 4096, "split": "etag-2"}}}
 
-A missing split has not been read yet. ``split`` is its version, if it has one. If the source forgets finished
-splits, ``unlisted`` is the time from which on the split was no longer listed (milliseconds since the epoch).
+A missing split is unread. ``split`` is its version, if it has one. If the source forgets finished
+splits, ``unlisted`` is when the split was first missing from a listing (milliseconds since the epoch).
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _log = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _AT_ONCE: Final = 16
-"""How many splits' ends are requested in parallel."""
+"""Parallel calls of ``ends()``."""
 
 ResultT = TypeVar("ResultT")
 Offsets = Mapping[str, Any]
-"""As Spark logs them."""
+"""In the form that Spark logs."""
 
 
 class _Source(Protocol):
@@ -55,7 +54,6 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
     """The `SplitEnumerator` of a `SplitSource`. All its state can be rebuilt.
 
     Args:
-        source: lists splits.
         clock: monotonic seconds.
         now: seconds since the epoch.
         retrier: repeats calls of the source.
@@ -100,7 +98,6 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         self._ends = {key: ends for key, ends in self._ends.items() if key[0] in listed}
 
     def initial(self) -> Offsets:
-        """Before all splits."""
         return {"version": _VERSION, "splits": {}}
 
     def stop_at_available(self) -> None:
@@ -110,21 +107,21 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         self._targets = frozenset(self._listing or ())
 
     def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
-        """Where a batch from `start` ends. It takes splits in the order in which they are listed.
+        """Returns where a batch from `start` ends. It takes splits in the order of the listing.
 
         Raises:
-            DataLossError: a partly read split is missing, or a read split was replaced, and the query has to
-                fail.
+            DataLossError: a partly read split is missing, or a read split was replaced, and
+                ``failOnDataLoss`` is true.
             ServiceError: splits cannot be listed.
-            SourceRuleError: see `SourceRuleError`.
+            SourceRuleError: the source broke a rule.
         """
         listing = self._current()
         known = self._nothing_new
         if known is not None and known[0] is start and known[1] is listing:
-            return start  # Spark asks about 90 times a second, and there may be 100,000 splits
+            return start  # Spark calls this 90 times a second, maybe for 100,000 splits
         begun = _splits(start)
         if listing is self._planned_with and any(not entry.get("done") for entry in begun.values()):
-            listing = self._current(is_due=True)  # the rest may belong to another version of the split by now
+            listing = self._current(is_due=True)  # a partly read split may have been replaced
         self._planned_with = listing
         positions = self._without_lost(begun, listing)
         room = _Room(limits)
@@ -143,10 +140,11 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         return start
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[FiniteRange]:
-        """The parts of splits between two offsets, in the order of the listing.
+        """Returns the parts of splits between two offsets, in the order of the listing.
 
         Raises:
-            DataLossError: a split of the batch is missing or was replaced, and the query has to fail.
+            DataLossError: a split of the batch is missing or was replaced, and ``failOnDataLoss`` is
+                true.
         """
         begun, ended = _splits(start), _splits(end)
         changed = {
@@ -204,8 +202,7 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         kept = dict(begun)
         for split_id, entry in begun.items():
             split, is_done = listing.get(split_id), entry.get("done")
-            # A split that was read to its end may be missing. Offsets from before splits had versions name no
-            # version.
+            # A finished split may be missing. Old offsets have no versions.
             if is_done and (split is None or "split" not in entry):
                 continue
             if split is None or split.version != entry.get("split", ""):
@@ -234,8 +231,8 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
                 del positions[split_id]
 
     def _with_ends(self, splits: Sequence[FiniteSplit]) -> Iterator[FiniteSplit]:
-        """Yields the listed splits, after asking for the ends of `_AT_ONCE` at a time: each may take a
-        request.
+        """Yields the existing splits. Each call of ``ends()`` may take a request, so `_AT_ONCE` run in
+        parallel.
         """
         if sum((split.id, split.version) not in self._ends for split in splits) <= 1:
             yield from filter(self._has_ends, splits)
@@ -253,12 +250,12 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
                 raise
             self._lose(split.id, "is gone", f"it was listed ({error})")
             if self._listing is not None:
-                self._listing.pop(split.id, None)  # until it is listed again
+                self._listing.pop(split.id, None)  # until the next listing
             return False
         return True
 
     def _all_ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
-        """The ends of a split, checked. The last one has no position: it is the end of the split."""
+        """Returns the checked ends of a split. The last one has no position: it is the end of the split."""
         key = split.id, split.version
         if key not in self._ends:
             ends = self._patiently(lambda: list(self._source.ends(split))) or [SplitEnd(None)]
@@ -276,7 +273,7 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
         return self._ends[key]
 
     def _patiently(self, call: Callable[[], ResultT]) -> ResultT:
-        """Repeats a call that the batch needs, if it fails with a retryable error."""
+        """Retries a call that the batch needs."""
         return self._retrier.call(patient(self._settings.read_retry_duration), call)
 
     def _text_of(self, split: FiniteSplit, position: Any) -> str:
@@ -331,7 +328,7 @@ class FiniteSplitEnumerator(SplitEnumerator[FiniteRange, Offsets]):
 
 
 class _Room:
-    """How much of a batch's limits is left."""
+    """The remaining limits of a batch."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -373,7 +370,7 @@ def _splits(offsets: Offsets) -> dict[str, Mapping[str, Any]]:
 
 
 def _is_left_out(begun: Mapping[str, Any] | None, ended: Mapping[str, Any]) -> bool:
-    """Whether `advance` has left out the rest of a split, because it is missing or was replaced."""
+    """Whether `advance` has skipped the rest of a split, because it is missing or was replaced."""
     return begun is not None and begun.get("split") != ended.get("split")
 
 

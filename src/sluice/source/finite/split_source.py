@@ -1,4 +1,4 @@
-"""Makes a source of a set of finite splits that never change, such as files or partitions of a table."""
+"""Makes a source of finite splits that never change, such as files or partitions of a table."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ __all__ = ["SplitSource"]
 _log = logging.getLogger(__name__)
 
 TASK_BYTES: Final = 128 * 2**20
-"""The most bytes for one task that reads several ranges; Spark's file sources have the same limit."""
+"""Maximum bytes of a task that reads several ranges, as in Spark's file sources."""
 
 
 class SplitSource(Source):
-    """A source of finite splits. New ones are found while a streaming query runs.
+    """A source of finite splits. It finds new ones while a streaming query runs.
 
     Implement `from_options`, `schema`, `list_splits` and `read_range`. Spark's offset log records which
-    splits are done.
+    splits are done. If `list_splits`, `ends` or `read_range` raises a `ServiceError` with ``retryable``,
+    Sluice calls it again, for up to ``readRetryDuration``.
 
     Attributes:
-        FORGETS_AFTER: seconds after which the offset log drops a split that is done and no longer listed, so
-            that the log does not grow for ever. If such a split is listed again, it is read again. None:
-            never.
+        FORGETS_AFTER: seconds after which the offset log drops a finished split that is no longer
+            listed, which keeps the log small. If the split is listed again later, it is read again.
+            None: never.
     """
 
     COMMON_OPTIONS: ClassVar[Sequence[Option[Any]]] = SPLIT_OPTIONS
@@ -45,37 +46,37 @@ class SplitSource(Source):
 
     @abstractmethod
     def list_splits(self) -> Sequence[FiniteSplit]:
-        """All existing splits, in the order to read them.
+        """Returns all existing splits, in reading order.
 
         Called every ``splitDiscoveryInterval``, and for each batch that continues in a split.
         """
 
     @abstractmethod
     def read_range(self, split: FiniteRange) -> Iterator[pa.RecordBatch]:
-        """The rows of a part of a split, with the source's schema. Called in tasks, from several threads.
+        """Yields the rows of a part of a split, with the source's schema. Called in tasks, from several
+        threads.
 
-        After a retryable `ServiceError` it is called again, for up to ``readRetryDuration``. It must then
-        return the same rows in the same order, because Sluice skips those that it has already read.
+        After a retryable `ServiceError` it is called again. It must then yield the same rows in the same
+        order, because Sluice skips the rows that it has already read.
         """
 
     def ends(self, split: FiniteSplit) -> Sequence[SplitEnd]:
-        """Where ranges of a split may end, in order. The last one is the end of the split; its position does
-        not matter. If there is none, the split is one range.
+        """Returns where ranges of a split may end, in order. By default, or if it returns none, a split
+        is one range.
 
-        By default a split is read as a whole. If a split has several ends, several tasks may read it in
-        parallel, and a batch with limits may take some of its ranges. Called once for every split, when it is
-        planned, from several threads.
+        The last one is the end of the split; its position is ignored. If a split has several ends,
+        several tasks may read it in parallel, and a batch with limits may take some of its ranges.
+        Called once for every split, when it is planned, from several threads.
         """
         return (SplitEnd(None, split.size, split.records),)
 
     def create_enumerator(self) -> FiniteSplitEnumerator:
-        """The enumerator that finds splits and plans batches."""
         from sluice.source.finite.finite_enumerator import FiniteSplitEnumerator  # noqa: PLC0415 - not in tasks
 
         return FiniteSplitEnumerator(self)
 
     def deal(self, ranges: Sequence[FiniteRange]) -> list[tuple[FiniteRange, ...]]:
-        """Distributes ranges in order: at most `TASK_BYTES` and ``splitsPerTask`` ranges for each task."""
+        """Distributes ranges in order: up to `TASK_BYTES` and ``splitsPerTask`` ranges for each task."""
         tasks: list[list[FiniteRange]] = []
         room = 0
         for each in ranges:
@@ -87,7 +88,7 @@ class SplitSource(Source):
         return [tuple(task) for task in tasks]
 
     def create_reader(self) -> SplitReader[FiniteRange]:
-        """Reads with `read_range`, and reports data loss."""
+        """Makes a reader that calls `read_range` and reports data loss."""
         return _RangeReader(self)
 
 

@@ -15,9 +15,9 @@ class FiniteSplit:
     Attributes:
         id: unique among all splits, including those that are no longer listed.
         size: approximate bytes, for ``maxBytesPerTrigger``. 0: not known.
-        records: their number, for ``maxRecordsPerTrigger``. None: not known; the split then fills a batch.
-        version: text that differs if the split was replaced, such as an ETag, or size and time. If a split
-            changes after a part of it was planned, Sluice reports a data loss.
+        records: for ``maxRecordsPerTrigger``. None: not known; the split then fills a batch.
+        version: text that changes if the split is replaced, such as an ETag, or size and time. If a
+            split changes after a part of it was planned, Sluice reports a data loss.
     """
 
     id: str
@@ -31,8 +31,9 @@ class SplitEnd:
     """A place in a split where a range may end.
 
     Attributes:
-        position: any JSON. No row is in both the range that ends there and the one that starts there.
-        size, records: of the range that ends here, as for a `FiniteSplit`.
+        position: any JSON. No row belongs both to the range that ends here and to the range that starts
+            here.
+        size, records: of the range that ends here, as in `FiniteSplit`.
     """
 
     position: Any
@@ -45,12 +46,12 @@ class FiniteRange:
     """A part of a split that one task reads.
 
     Attributes:
-        split: its id.
-        start: where it starts: the position of a `SplitEnd`; None: at the start of the split.
-        end: where it ends; None: at the end of the split.
-        version: of the split when it was planned. `SplitSource.read_range` raises `FileNotFoundError` if
-            the split that it opens has another version.
-        size: bytes, about.
+        split: id of the split.
+        start: position of a `SplitEnd`; None: the start of the split.
+        end: None: the end of the split.
+        version: of the split when it was planned. `SplitSource.read_range` should raise
+            `FileNotFoundError` if the split has another version.
+        size: approximate bytes.
     """
 
     split: str
