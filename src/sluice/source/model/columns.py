@@ -1,13 +1,13 @@
 """Columns of tables in JSON: the values of many splits, with their common parts written once.
 
-- Names are as a shell expands them, such as ``shardId-00000000{0000..4095,5000}``. Names that have braces,
-  commas or two dots themselves are a list.
-- Sequence numbers are in hexadecimal, where all shards of a stream share many digits, such as those of the
-  second and of the version in Kinesis' numbers. ``like`` has the shared digits, and a dot for every other
-  digit; ``digits`` has, for each split, the digits that belong at the dots. ``width`` is given where decimal
-  numbers have leading zeros. Positions that are not such numbers are a list, ``texts``.
-- Integers are written as their minimum, ``from``, and each one's difference from it, ``plus``.
-- In ``digits`` and ``plus`` a minus stands for a missing value, and ``x*3`` for three times x.
+- Names are written like a shell's brace expansion: ``shardId-00000000{0000..4095,5000}``. If a name
+  contains braces, commas or two dots, all names are a list.
+- Sequence numbers are hexadecimal, because the shards of a stream then share many digits. ``like`` has
+  the shared digits, and a dot for each other digit; ``digits`` has the digits at the dots for each
+  split. ``width`` is present if decimal numbers have leading zeros. Other positions are a list,
+  ``texts``.
+- Integers are written as their minimum, ``from``, and the differences from it, ``plus``.
+- In ``digits`` and ``plus``, a minus is a missing value, and ``x*3`` is x three times.
 """
 
 from __future__ import annotations
@@ -35,11 +35,9 @@ __all__ = [
 ]
 
 COMPACT_FROM: Final = 257
-"""From this many splits on, tables are written. For fewer splits, one object for each is cheap, and easier to
-read.
-"""
+"""Minimum number of splits for tables. For fewer splits, objects are cheap and easier to read."""
 NAMES_KEPT: Final = 16
-"""Sets of names that are cached: from batch to batch values change, and the names of splits do not."""
+"""Cached sets of names. From batch to batch only the values change."""
 _MISSING: Final = "-"
 _FREE: Final = re.compile(r"\.+")
 _DIGITS: Final = re.compile(r"[0-9]+")
@@ -76,7 +74,7 @@ def _write_numbers(values: Sequence[str | None]) -> dict[str, Any]:
     numbers = [None if value is None else int(value) for value in values]
     first = int(known[0])
     differing = functools.reduce(lambda bits, n: bits if n is None else bits | (n ^ first), numbers, 0)
-    differing = differing or 0xF  # so that every row has a digit
+    differing = differing or 0xF  # every row needs a digit
     size = len(f"{max(first, differing):x}")
     like = "".join(
         "." if differing >> 4 * (size - 1 - place) & 0xF else digit
@@ -90,7 +88,7 @@ def _write_numbers(values: Sequence[str | None]) -> dict[str, Any]:
 
 
 def _width_of(numbers: Sequence[str]) -> int | None:
-    """How many digits numbers are padded to with zeros; 0: none are; None: they have no common form."""
+    """The number of digits that zeros pad numbers to; 0: no padding; None: no common form."""
     if not all(map(_DIGITS.fullmatch, numbers)):
         return None
     if not any(number.startswith("0") and number != "0" for number in numbers):
@@ -114,7 +112,6 @@ def _read_numbers(value: Mapping[str, Any]) -> Sequence[str | None]:
 
 
 def _picker(places: Sequence[slice]) -> Callable[[str], tuple[str, ...]]:
-    """Takes texts out of a text."""
     if len(places) > 1:
         return operator.itemgetter(*places)
     return lambda text: (text[places[0]],)
@@ -134,7 +131,7 @@ def _read_integers(scale: int, value: Mapping[str, Any]) -> Sequence[int | None]
 
 @dataclass(frozen=True)
 class Column:
-    """How a column is written, and read."""
+    """How to write and read a column."""
 
     write: Callable[[Sequence[Any]], Any]
     read: Callable[[Any], Sequence[Any]]
@@ -145,12 +142,12 @@ INTEGER: Final = Column(functools.partial(_write_integers, 1), functools.partial
 MILLIS: Final = Column(functools.partial(_write_integers, 1000), functools.partial(_read_integers, 1000))
 """Microseconds, written as milliseconds."""
 TEXT: Final = Column(_write_tokens, _read_tokens)
-"""Words without spaces and stars. No word may be missing."""
+"""Words without spaces and stars. No value may be missing."""
 
 
 @functools.lru_cache(maxsize=NAMES_KEPT)
 def write_names(names: tuple[str, ...]) -> str | list[str]:
-    """Sorted names, as a shell expands them, or as a list."""
+    """Writes sorted names like a shell's brace expansion, or as a list."""
     if any(map(_SPECIAL.search, names)):
         return list(names)
     if len(names) == 1:
@@ -161,7 +158,7 @@ def write_names(names: tuple[str, ...]) -> str | list[str]:
 
 
 def _ranges(names: Sequence[str]) -> Iterator[str]:
-    """The names, with ``000..007`` for consecutive numbers."""
+    """Yields the names, with ``000..007`` for consecutive numbers."""
 
     def row(item: tuple[int, str]) -> tuple[int, int]:
         place, name = item
@@ -173,7 +170,7 @@ def _ranges(names: Sequence[str]) -> Iterator[str]:
 
 
 def read_names(names: str | list[str]) -> Sequence[str]:
-    """Names as `write_names` writes them."""
+    """Reads the result of `write_names`."""
     if not isinstance(names, str):
         return [str(name) for name in names]
     prefix, brace, items = names.partition("{")

@@ -23,7 +23,9 @@ _COLUMNS: Final[Mapping[str, Column]] = {
 
 
 def figures_to_json(figures: Mapping[SplitId, Mapping[str, Any]]) -> dict[str, Any]:
-    """``streams`` with an object for each split; for more than 256 splits ``tables``, by columns."""
+    """Writes ``streams``, with an object for each split, or for more than 256 splits ``tables``, by
+    columns.
+    """
     streams: dict[str, dict[str, Mapping[str, Any]]] = {}
     for split, found in sorted(figures.items()):
         streams.setdefault(split.stream, {})[split.shard] = found
@@ -33,7 +35,7 @@ def figures_to_json(figures: Mapping[SplitId, Mapping[str, Any]]) -> dict[str, A
 
 
 def figures_from_json(value: Mapping[str, Any]) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """By stream and split, the figures that `figures_to_json` wrote.
+    """Reads the result of `figures_to_json`, by stream and split.
 
     Raises:
         AttributeError, KeyError, TypeError, ValueError: `value` is something else.

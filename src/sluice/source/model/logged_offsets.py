@@ -1,8 +1,7 @@
-"""Offsets as Spark passes them in and out: each is parsed or written once, however often Spark asks.
+"""Caches offsets between Spark's JSON and memory.
 
-Spark passes the start of the next batch with every call, about 90 times a second while there is no data, as a
-new copy each time. Parsing the positions of 10,000 splits takes 25 ms; comparing them with the last ones
-takes 10 µs.
+While there is no data, Spark passes a new copy of the same offsets about 90 times a second. Parsing
+10,000 splits takes 25 ms; comparing them takes 10 µs.
 """
 
 from __future__ import annotations
@@ -16,19 +15,18 @@ from sluice.source.model.offsets import Offsets
 __all__ = ["LoggedOffsets"]
 
 _KEPT: Final = 2
-"""How many values of each kind are remembered: the start and the end of a batch."""
+"""Remembered values of each kind: the start and the end of a batch."""
 
 
 class LoggedOffsets:
     """Parses and writes offsets, and remembers the last two of each. Used by one thread.
 
-    Parsed offsets are never taken from written ones: JSON has milliseconds, and memory has microseconds. So
-        a batch is the same after a restart, which has only the JSON.
+    Written offsets are parsed again: JSON has milliseconds, and memory has microseconds. The batch is
+    then the same after a restart, which has only the JSON.
 
     Args:
-        parse, write: read and write a source's offsets, if the source is not a log.
-        are_constant: offsets never change once they are made. If a custom enumerator may change the offsets
-            that it received or returned, nothing is remembered.
+        parse, write: for a source that is not a log.
+        are_constant: offsets never change once they are made. Otherwise nothing is remembered.
     """
 
     def __init__(
@@ -45,7 +43,7 @@ class LoggedOffsets:
         self._written: deque[tuple[Any, dict[str, Any]]] = deque(maxlen=kept)
 
     def parse(self, value: Mapping[str, Any]) -> Any:
-        """The offsets of a JSON value; the same object for an equal value.
+        """Returns the offsets of a JSON value; the same object for an equal value.
 
         Args:
             value: must not be changed afterwards.
@@ -61,10 +59,10 @@ class LoggedOffsets:
         return offsets
 
     def write(self, offsets: Any) -> dict[str, Any]:
-        """The JSON value of offsets, which must not be changed; the same one for the same object.
+        """Returns the JSON value of offsets, which must not be changed; the same value for the same object.
 
-        Parsed offsets are written unchanged: an earlier release may have logged another version, and Spark
-        4.0 and 4.1 mistake a different text for new data.
+        Parsed offsets are written unchanged: Spark 4.0 and 4.1 mistake a different text, such as another
+        version of the format, for new data.
         """
         for value, known in self._parsed:
             if known is offsets:

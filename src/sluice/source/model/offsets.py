@@ -4,35 +4,35 @@ JSON, version 1::
 
     {"version": 1, "streams": {"clicks": {"shardId-000000000000": {"after": "4958…"}}}}
 
-Offsets of more than 256 splits are written as version 2, in a fifth of the space. It has the positions of a
-stream in tables (see `sluice.source.model.position_json`), and is otherwise the same. Sluice reads both. A
-release refuses versions that it does not know, by their number.
+More than 256 splits are written as version 2: tables (see `sluice.source.model.position_json`) in a
+fifth of the space. Sluice reads both versions and rejects others.
 
-In version 1 a position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside an aggregate),
-``{"at": "TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. This version adds hints, which
-older readers ignore. Instants are milliseconds since the epoch:
+A position is one of ``{"after": "<sequence number>"}`` (with ``"sub"`` inside an aggregate), ``{"at":
+"TRIM_HORIZON"}``, ``{"at": "<ISO-8601>"}`` and ``{"closed": true}``. It may have hints, which older
+readers ignore. Instants are milliseconds since the epoch:
 
-- ``next``: sequence number of the first record after the position, if it is known;
-- ``number``: of a time, the number to read from, if the log has positions. Older readers use the time;
+- ``next``: sequence number of the first record after the position;
+- ``number``: with a time, the number to read from, if the log has positions. Older readers use the time;
 - ``arrival``: when the record ``after`` arrived;
 - ``idle``: an instant at which no record followed the position;
 - ``quiet``: in the end of a batch, an instant at which no record followed the start of the batch;
 - ``pinned``: when a time, or the oldest record, became the start of the query;
-- ``unlisted``: of a drained split, when a listing was the first to leave it out.
+- ``unlisted``: when a drained split was first missing from a listing.
 
 In addition to ``streams``:
 
-- ``created``: when each stream was created, which tells a stream from a later one of the same name;
-- ``expiry``: for how long each stream kept its records, ``retention`` (milliseconds), and an instant before
-  which all records had expired, ``horizon``;
+- ``created``: when each stream was created, to detect a new stream of the same name;
+- ``expiry``: for each stream, its ``retention`` (milliseconds), and an instant before which all records
+  had expired, ``horizon``;
 - ``listed``: when the splits were listed. A split without a position did not exist then;
-- ``starting``: by stream, the starting position that the user asked for, as text;
-- ``start``: where the batch starts that ends here, in the form of ``streams``, if that is not where the one
-  before it ends: splits were lost, found or added. The first batch has it, too: Spark asks for its start
-  again when it runs the batch again, and ``LATEST`` would be a later time then;
-- ``consumers``: by stream, the ARN of the consumer that this query registered. After a restart the query may
-  still deregister it;
-- ``scan``: by stream, how far the table behind it has been read, see `Scan`. Streams are read when all are.
+- ``starting``: by stream, the starting position from the options, as text;
+- ``start``: the start of the batch that ends here, in the form of ``streams``, if it differs from the
+  end of the previous batch because splits were lost, found or added. The first batch always has it:
+  Spark asks for its start again when it repeats the batch, and ``LATEST`` would then be later;
+- ``consumers``: by stream, the ARN of the consumer that this query registered, and may deregister after
+  a restart;
+- ``scan``: by stream, how far the table behind it has been read, see `Scan`. Streams are read after all
+  scans.
 """
 
 from __future__ import annotations
@@ -84,21 +84,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """How many records of a stream have expired, as a time.
+    """Which records of a stream have expired, as a time.
 
     Attributes:
         retention: for how long the stream keeps records (microseconds).
-        horizon: no record that arrived before this instant is left (microseconds). A longer retention brings
-            no record back, so the horizon never becomes earlier.
+        horizon: all records that arrived before this instant have expired (microseconds). A longer
+            retention restores no record, so the horizon never becomes earlier.
     """
 
     retention: int
     horizon: int
 
     def at(self, now: int, retention: int) -> Expiry:
-        """The same at a later time, when the retention is `retention` (both microseconds).
+        """Returns the expiry at a later time, when the retention is `retention` (both microseconds).
 
-        It may have been raised at any moment in between, and the last of them is assumed.
+        If the retention was raised in between, the latest possible moment is assumed.
         """
         return Expiry(retention, max(self.horizon, now - min(self.retention, retention)))
 
@@ -112,13 +112,15 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """How far the table of a stream has been read; the stream's positions are older than the scan. A batch
-    reads whole segments, and only its end says which: its start may come from another planner.
+    """How far the table of a stream has been read. The stream's positions are older than the scan.
+
+    A batch reads whole segments. Only its end records which, because its start may come from another
+    planner.
 
     Attributes:
         segments: into how many the table is divided.
-        begin, end: the batch that ends here has read the segments from `begin` on, up to and without `end`.
-        since: when the positions were taken (microseconds).
+        begin, end: the batch that ends here has read the segments from `begin` to `end`, without `end`.
+        since: when the positions were recorded (microseconds).
     """
 
     segments: int
@@ -144,12 +146,12 @@ class SplitRange:
     """All records of one split after `start`, up to and including `end`.
 
     Attributes:
-        expected: about how many records these are, if the planner knows it. It only tunes page sizes.
-        hash_range: first and last hash key of the shard, if the shard is still listed. An aggregated
-            record may hold user records with other hash keys: they belong to another shard since a reshard.
-        expiry: which records had expired when the range was given to a task, by what was logged with `start`.
-        created: when the stream of the split was created (microseconds), if the offsets say so.
-        parents: those parents of the split that the same batch reads. Their records come first.
+        expected: approximate number of records, if known. It only tunes page sizes.
+        hash_range: first and last hash key of the shard, if it is still listed. User records of an
+            aggregate with other hash keys belong to another shard since a reshard.
+        expiry: which records had expired when the range was planned, from the offsets that have `start`.
+        created: when the stream was created (microseconds), if the offsets record it.
+        parents: parents of the split that the same batch reads. Their records come first.
     """
 
     split: SplitId
@@ -167,15 +169,15 @@ class Offsets:
     """Where a batch starts or ends in every split of every stream.
 
     Attributes:
-        positions: a missing split has not been read: it begins at the horizon.
+        positions: a missing split is unread: it begins at the horizon.
         created: by stream, when it was created (microseconds).
         expiry: by stream, which of its records have expired.
-        listed: when the splits were listed (microseconds); None if that is not known.
-        starting: by stream, the starting position that the user asked for.
-        streams: the names of all streams, also of those without a position.
-        start: where the batch starts that ends here, if that is not where the one before it ends.
+        listed: when the splits were listed (microseconds); None: not known.
+        starting: by stream, the starting position from the options.
+        streams: the names of all streams, including streams without a position.
+        start: the start of the batch that ends here, if it differs from the end of the previous batch.
         consumers: by stream, the ARN of the consumer that this query registered.
-        scan: by stream, how far the table behind it has been read; empty if none is read.
+        scan: by stream, how far the table behind it has been read; empty if no table is read.
     """
 
     positions: Mapping[SplitId, Position]
@@ -189,7 +191,7 @@ class Offsets:
     scan: Mapping[str, Scan] = field(default_factory=dict)
 
     def position(self, split: SplitId) -> Position:
-        """Where to read a split from. A split that the listing did not have had no record then."""
+        """Returns where to read a split from. A split that was not listed had no record at that time."""
         known = self.positions.get(split)
         return AtHorizon(caught_up_at=self.listed) if known is None else known
 
@@ -199,7 +201,9 @@ class Offsets:
         return frozenset(split for split, position in self.positions.items() if isinstance(position, Closed))
 
     def ranges_to(self, end: Offsets) -> list[SplitRange]:
-        """The ranges between these offsets and `end`, by split. The same pair gives the same ranges."""
+        """Returns the ranges between these offsets and `end`, by split. The same pair gives the same
+        ranges.
+        """
         if self == end and self.created == end.created:
             return []
         if end.start is not None:
@@ -215,7 +219,7 @@ class Offsets:
         return ranges
 
     def to_json(self, version: int | None = None) -> dict[str, Any]:
-        """The value that Spark logs.
+        """Returns the value that Spark logs.
 
         Args:
             version: 1 or 2; None: 2 for more than 256 splits.
@@ -244,7 +248,7 @@ class Offsets:
         """Reads offsets that `to_json` has written, in any version.
 
         Raises:
-            SluiceError: `value` is something else, or of a version that this release does not read.
+            SluiceError: `value` is something else, or has an unknown version.
         """
         try:
             if value["version"] not in _FORMS:
@@ -263,13 +267,13 @@ class Offsets:
             starting = {name: str(text) for name, text in value.get("starting", {}).items()}
             scan = {name: Scan.from_json(item) for name, item in value.get("scan", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            shown = reprlib.repr(value)  # there may be 10,000 splits in it
+            shown = reprlib.repr(value)  # it may have 10,000 splits
             raise SluiceError(f"these are not offsets of this source: {shown} ({error!r})") from None
         names = frozenset(streams)
         return cls(positions, created, names, start, consumers, expiry, listed, starting, scan)
 
     def with_splits(self, splits: Iterable[SplitId]) -> Offsets:
-        """The offsets, with a position for each of these splits; the same object if each has one."""
+        """Adds the missing positions of these splits; returns the same object if none is missing."""
         found = {split: self.position(split) for split in splits if split not in self.positions}
         return self.with_positions({**self.positions, **found}) if found else self
 
@@ -283,4 +287,3 @@ _FORMS: Final = {
 }
 """By version, the functions that write and read positions."""
 VERSIONS: Final = tuple(_FORMS)
-"""The versions of the offsets that are read and written."""

@@ -1,22 +1,21 @@
 """The JSON forms of positions: an object for each split (version 1 of the offsets), or tables (version 2).
 
-An object has the keys that `offsets` explains. A table has them as columns::
+`offsets` explains the keys of an object. A table has them as columns::
 
     {
-        "after": {
-            "splits": "shardId-00000000{0000..4095,5000}",
-            "number": {"like": "205c2f76b0000000000......005c2f9...00....2", "digits": "…"},
-            "arrival": {"from": 1795321674933, "plus": "0 12 - 900*3 …"}
-        },
-        "closed": {"splits": "shardId-000000000{100..511}"}
+      "after": {
+        "splits": "shardId-00000000{0000..4095,5000}",
+        "number": {"like": "205c2f76b0000000000......005c2f9...00....2", "digits": "…"},
+        "arrival": {"from": 1795321674933, "plus": "0 12 - 900*3 …"}
+      },
+      "closed": {"splits": "shardId-000000000{100..511}"}
     }
 
-There is a table for each kind of position: ``after``, ``horizon``, ``time`` and ``closed``. Its column
-``number`` is the key ``after`` of an object. ``at``, the instant of a ``time``, is in microseconds, and all
-other instants are in milliseconds. Empty columns are left out. Row n of every column
-belongs to the n-th split. Readers ignore unknown columns, and refuse unknown kinds.
-
-`sluice.source.model.columns` says what the values of a column look like.
+There is a table for each kind of position: ``after``, ``horizon``, ``time`` and ``closed``. Row n of
+every column belongs to the n-th split. Column ``number`` of ``after`` is the key ``after`` of an object.
+``at``, the instant of a ``time``, is in microseconds, other instants are in milliseconds. Empty columns
+are omitted. Readers ignore unknown columns, and reject unknown kinds. `sluice.source.model.columns`
+explains the values.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class _Kind:
     """A kind of position.
 
     Attributes:
-        make: makes a position of the values of the columns.
-        columns: by name, in the order of the fields of the position.
+        make: makes a position from the values of the columns.
+        columns: by name, in the order of the position's fields.
         is_first_needed: every position has a value in the first column.
     """
 
@@ -104,7 +103,7 @@ _KIND_OF: Final = {kind.make: name for name, kind in _KINDS.items()}
 
 
 def positions_to_json(positions: Mapping[SplitId, Position]) -> dict[str, dict[str, Any]]:
-    """By stream and split, an object each."""
+    """Writes an object for each split, by stream."""
     streams: dict[str, dict[str, Any]] = {}
     for split, position in sorted(positions.items(), key=operator.itemgetter(0)):
         streams.setdefault(split.stream, {})[split.shard] = _object_of(position)
@@ -112,7 +111,7 @@ def positions_to_json(positions: Mapping[SplitId, Position]) -> dict[str, dict[s
 
 
 def positions_from_json(streams: Mapping[str, Any]) -> dict[SplitId, Position]:
-    """The positions of the objects of every stream.
+    """Reads the objects of every stream.
 
     Raises:
         AttributeError, KeyError, TypeError, ValueError: these are not such objects.
@@ -165,7 +164,7 @@ def _one_of(column: Column, value: Any) -> Any:
 
 
 def columns_to_json(positions: Mapping[SplitId, Position]) -> dict[str, dict[str, Any]]:
-    """The tables of every stream."""
+    """Writes the tables of every stream."""
     found: dict[str, dict[str, list[tuple[str, Position]]]] = {}
     for split, position in sorted(positions.items(), key=operator.itemgetter(0)):
         tables = found.setdefault(split.stream, {})
@@ -177,7 +176,7 @@ def columns_to_json(positions: Mapping[SplitId, Position]) -> dict[str, dict[str
 
 
 def columns_from_json(streams: Mapping[str, Any]) -> dict[SplitId, Position]:
-    """The positions in the tables of every stream.
+    """Reads the tables of every stream.
 
     Raises:
         AttributeError, KeyError, TypeError, ValueError: these are not such tables.

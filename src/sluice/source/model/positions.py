@@ -1,7 +1,7 @@
 """Positions in a split: where reading resumes, and how sequence numbers compare.
 
-A sequence number is text. Text of digits alone compares as a number, whatever its length; all other text
-compares by its bytes. A log uses one of the two in a split.
+A sequence number is text. If it has only digits, it compares as a number of any length, otherwise by its
+bytes. Within a split, a log uses only one of the two.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 
 
 LONGEST_TEXT: Final = 128
-"""The most bytes of a position that is not a number."""
+"""Maximum bytes of a position that is not a number."""
 
 
 def sequence_of(position: str) -> int:
-    """A number to compare the position by.
+    """Returns a number to compare the position by.
 
     Raises:
         ValueError: the position is neither digits nor text of 1 to `LONGEST_TEXT` bytes.
@@ -44,7 +44,7 @@ def sequence_of(position: str) -> int:
 
 
 def checked_number(text: object) -> str:
-    """A position that was logged.
+    """Returns a logged position.
 
     Raises:
         ValueError: it is not a position.
@@ -57,17 +57,17 @@ def checked_number(text: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Behind a sequence number: all records with greater numbers are unread.
+    """After a sequence number: all records with greater numbers are unread.
 
     Attributes:
-        number: as the service writes it. It usually belongs to a record, but need not.
-        sub: the position is inside the aggregated record `number`: its user records up to this one (counted
-            from 0) are read.
-        next: number of the first record after the position, if it is known.
-        arrival: when the record `number` arrived (microseconds), if it is known.
+        number: as the service writes it. It need not belong to a record.
+        sub: the position is inside the aggregated record `number`: its user records up to this one
+            (counted from 0) are read.
+        next: number of the first record after the position, if known.
+        arrival: when the record `number` arrived (microseconds), if known.
         caught_up_at: an instant (microseconds) at which no record followed this position.
-        start_caught_up_at: in the end of a batch, an instant (microseconds) at which no record followed the
-            start of the batch.
+        start_caught_up_at: in the end of a batch, an instant (microseconds) at which no record followed
+            the start of the batch.
     """
 
     number: str
@@ -84,7 +84,7 @@ class After:
 
     @property
     def sequence(self) -> int:
-        """The sequence number, to compare by: numbers differ in length, so their texts do not compare."""
+        """The sequence number, to compare by: texts of different lengths do not compare."""
         return sequence_of(self.number)
 
     @property
@@ -99,7 +99,7 @@ class After:
     def position_record(self) -> str:
         """The number of the record that an iterator for this position begins with.
 
-        If that record is missing, it has expired, and records after the position may have expired, too.
+        If that record has expired, records after the position may have expired, too.
         """
         return self.number if self.next is None else self.next
 
@@ -109,9 +109,9 @@ class AtHorizon:
     """The oldest existing record.
 
     Attributes:
-        next: number of the oldest record, if it is known.
-        pinned: when this became the start of the query (microseconds). None: the split is younger than the
-            query, which reads all its records.
+        next: number of the oldest record, if known.
+        pinned: when this became the start of the query (microseconds). None: the split is younger than
+            the query, which reads all its records.
         caught_up_at: an instant (microseconds) at which the split held no record, and none had expired.
     """
 
@@ -132,8 +132,8 @@ class AtTime:
     Attributes:
         pinned: when this instant became the start of the query (microseconds).
         caught_up_at: a later instant (microseconds) at which no record followed this position.
-        number: in a log that has positions, the position itself: the number of the first record, or of the
-            next record to come. Then the times of records do not matter.
+        number: in a log that has positions, the number of the first record, or of the next record to
+            come. It replaces the time.
     """
 
     instant: int
@@ -153,8 +153,8 @@ class Closed:
 
     Attributes:
         start_caught_up_at: as in `After`.
-        unlisted_at: when a listing was the first to leave out the split (microseconds). A listing may omit it
-            by mistake, and if the split were forgotten, it would be read again when it is next listed.
+        unlisted_at: when the split was first missing from a listing (microseconds). A listing may omit
+            it by mistake; a forgotten split would be read again when it is next listed.
     """
 
     start_caught_up_at: int | None = field(default=None, compare=False)
@@ -176,10 +176,9 @@ def _latest(*instants: int | None) -> int | None:
 
 
 def expected_record(position: Position) -> str | None:
-    """The number of the record that an iterator for the position begins with, unless the record has expired.
+    """Returns the number of the record that an iterator for the position begins with; None: unknown.
 
-    Returns:
-        None if it is not known.
+    If the record has expired, the iterator begins later.
     """
     match position:
         case After():
@@ -196,9 +195,9 @@ def is_by_time(position: Position) -> bool:
 
 
 def before(number: str) -> After | AtHorizon:
-    """The position right before the record `number`."""
+    """Returns the position right before the record `number`."""
     if sequence_of(number) == 0:
         return HORIZON
     if not number.isdecimal():
-        return After("0", next=number)  # it compares as less than any text
+        return After("0", next=number)  # less than any text
     return After(str(int(number) - 1).zfill(len(number)), next=number)

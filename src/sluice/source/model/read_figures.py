@@ -1,5 +1,6 @@
-"""Counts of the reads of each split, by tasks and on the driver host, where they are added up. Tasks also
-report another reader of the query's consumer, which only a reading task can notice.
+"""Counts reads by split, in tasks and on the driver host, which adds them up.
+
+Tasks also report another reader of the query's consumer, because only a reading task can notice it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ class SplitFigures:
     """What was read of one split.
 
     Attributes:
-        polled, pushed: records that tasks polled, and records that were pushed to them (FLIP-128's record
-            publishers), before deaggregation.
-        bytes: of their data, about.
-        refused: reads of tasks, of the planner and of polling agents that the service refused because of
-            load.
-        retries: calls that were repeated because they were refused or failed.
+        polled, pushed: records that tasks polled or received (FLIP-128), before deaggregation.
+        bytes: approximate size of their data.
+        refused: reads of tasks, the planner and polling agents that the service refused because of load.
+        retries: calls that were repeated after a refusal or failure.
     """
 
     polled: int = 0
@@ -34,7 +33,6 @@ class SplitFigures:
     retries: int = 0
 
     def add(self, other: SplitFigures) -> None:
-        """Adds what was read elsewhere, or later."""
         self.polled += other.polled
         self.pushed += other.pushed
         self.bytes += other.bytes
@@ -43,7 +41,7 @@ class SplitFigures:
 
 
 class ReadFigures:
-    """The figures of several splits. Thread-safe. They belong to their process: a pickled copy is empty."""
+    """The figures of several splits. Thread-safe. A pickled copy is empty."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,7 +52,7 @@ class ReadFigures:
         return ReadFigures, ()
 
     def count_page(self, split: SplitId, records: int, size: int, *, is_pushed: bool) -> None:
-        """A task has read records of its range."""
+        """Counts records that a task has read."""
         read = SplitFigures(bytes=size)
         if is_pushed:
             read.pushed = records
@@ -63,29 +61,27 @@ class ReadFigures:
         self.merge({split: read})
 
     def count_call(self, split: SplitId, *, refused: int, retries: int) -> None:
-        """A call has ended: attempts that were refused because of load, and attempts that were repeated."""
+        """Counts the attempts of a call that were refused because of load, and the repeated attempts."""
         if refused or retries:
             self.merge({split: SplitFigures(refused=refused, retries=retries)})
 
     def merge(self, others: Mapping[SplitId, SplitFigures]) -> None:
-        """Adds the figures of others."""
         with self._lock:
             for split, figures in others.items():
                 known = self._splits.pop(split, None) or SplitFigures()
                 known.add(figures)
-                self._splits[split] = known  # the last one was read last
+                self._splits[split] = known  # moved to the end: read last
 
     def keep(self, most: int) -> None:
-        """Forgets the splits that have not been read for the longest time, if there are more than `most`.
-
-        Each reshard adds shards, and nothing tells when the figures of an old one are no longer needed.
-        """
+        """Forgets the least recently read splits beyond `most`, because each reshard adds shards."""
         with self._lock:
             for split in list(self._splits)[: max(0, len(self._splits) - most)]:
                 del self._splits[split]
 
     def mark_contested(self, names: Iterable[str]) -> None:
-        """A reader outside this query has taken over the source of pushed records, such as a consumer."""
+        """Records that a reader outside this query has taken over the source of pushed records (a
+        consumer).
+        """
         with self._lock:
             self._contested |= {*names}
 
@@ -95,12 +91,12 @@ class ReadFigures:
         return self._contested
 
     def take(self) -> dict[SplitId, SplitFigures]:
-        """The figures since `take` was called last, by split."""
+        """Returns the figures since the last call of `take`, by split."""
         with self._lock:
             taken, self._splits = self._splits, {}
             return taken
 
     def splits(self) -> dict[SplitId, SplitFigures]:
-        """A copy of the figures so far, by split."""
+        """Returns a copy of the figures, by split."""
         with self._lock:
             return {split: replace(figures) for split, figures in self._splits.items()}

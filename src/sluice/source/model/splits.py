@@ -28,12 +28,11 @@ class Split:
     """A shard as the service lists it.
 
     Attributes:
-        parents: ids of the shards from which it was split or merged, two after a merge. They may have
+        parents: ids of the shards from which it was split or merged; two after a merge. They may have
             expired.
         starting_sequence: no record of the shard has a lower sequence number.
         ending_sequence: None while the shard is open.
-        hash_range: first and last hash key, both included. Together, the splits of a stream cover all hash
-            keys.
+        hash_range: first and last hash key, both included. The splits of a stream cover all hash keys.
     """
 
     id: SplitId
@@ -52,13 +51,13 @@ class Split:
 
 
 def within_reach(splits: Mapping[SplitId, Split], drained: Collection[SplitId]) -> list[Split]:
-    """The splits that one batch can read to their ends: all whose ancestors are drained, or closed and within
-    reach themselves. Parents come before their children.
+    """Returns the splits that one batch can read to their ends, parents before children.
 
-    If a parent no longer exists, all its records have expired, and its children need not wait.
+    All ancestors of such a split are drained, or closed and within reach themselves. If a parent no
+    longer exists, all its records have expired, and its children need not wait.
 
     Args:
-        splits: those that exist.
+        splits: the existing splits.
         drained: splits that have been read to their end.
     """
     found: dict[SplitId, Split] = {}
@@ -71,7 +70,7 @@ def within_reach(splits: Mapping[SplitId, Split], drained: Collection[SplitId]) 
 
 
 def held_back(splits: Sequence[Split], max_width: int) -> frozenset[SplitId]:
-    """The descendants in families that had more than `max_width` splits open at a time."""
+    """Returns the descendants in families that had more than `max_width` splits open at a time."""
     parents = {split.id: split.parent_ids for split in splits}
     held: set[SplitId] = set()
     for family in families(parents):
@@ -84,7 +83,7 @@ def held_back(splits: Sequence[Split], max_width: int) -> frozenset[SplitId]:
 
 
 def families(parents: Mapping[SplitId, Iterable[SplitId]]) -> list[list[SplitId]]:
-    """Groups splits that descend from one another. In each group parents come before their children.
+    """Groups splits that descend from one another, parents before children.
 
     Args:
         parents: by split. Parents that are not keys are ignored.
