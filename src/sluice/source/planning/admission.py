@@ -1,8 +1,5 @@
-"""Admission control: turns limits into an arrival time up to which all splits advance.
-
-All splits get the same arrival time, so that they advance together (event-time alignment, FLIP-27). The
-functions here depend on their arguments alone.
-"""
+"""Admission control: turns limits into one arrival time up to which all splits advance (FLIP-27's
+event-time alignment). The functions are pure."""
 
 from __future__ import annotations
 
@@ -19,33 +16,28 @@ from sluice.source.state.split_state import SplitState
 __all__ = ["admission_end", "admit", "is_sampled"]
 
 _MARGIN = 1.05
-"""Unseen records are estimated a little higher than the density says, so that a batch ends too early rather
-than too late."""
+"""Unseen records are estimated a little high: a batch should end too early rather than too late."""
 _DISTINCT_ARRIVALS = 10
-"""A density is estimated from at least this many arrival times: a producer writes hundreds of records at
-once."""
+"""Minimum number of arrival times for a density, because a producer writes hundreds of records at once."""
 
 
 _Weight = Callable[[CutPoint], int]
 
 
 def is_sampled(state: SplitState, share: int) -> bool:
-    """Whether the cut points of a split tell where a batch with `share` of its records ends."""
+    """Whether the cut points of a split show where a batch with `share` of its records ends."""
     if state.is_exhausted or sum(point.count for point in state.cut_points) >= share:
         return True
     return len({point.arrival for point in state.cut_points}) >= _DISTINCT_ARRIVALS
 
 
 def admission_end(limits: Limits, states: Collection[SplitState], now: int) -> int | None:
-    """The arrival time before which the batch ends; None if the limits allow all records.
+    """Returns the arrival time before which the batch ends (microseconds); None if the limits allow all
+    records.
 
     Args:
-        limits: what the batch may hold.
         states: the splits that may be read.
         now: no record has arrived later (microseconds).
-
-    Returns:
-        Microseconds since the epoch.
     """
     firsts = [state.cut_points[0] for state in states if state.cut_points]
     if limits.is_none or not firsts:
@@ -66,10 +58,9 @@ def admission_end(limits: Limits, states: Collection[SplitState], now: int) -> i
 def admit(
     limits: Limits, states: Collection[SplitState], counts: Mapping[SplitId, int]
 ) -> dict[SplitId, int]:
-    """How many cut points of each split the batch takes, `counts` at most.
+    """Returns how many cut points of each split the batch takes: up to `counts`, and at least one in total.
 
-    Records that arrived at the same time cannot be told apart by time. Where they exceed a limit they are
-    taken in order, split by split in turn. At least one is taken.
+    Time cannot separate records that arrived at once. If they exceed a limit, splits take turns.
     """
     counts = dict(counts)
     for limit, weight in _weights(limits):
@@ -90,12 +81,11 @@ def _weights(limits: Limits) -> list[tuple[int, _Weight]]:
 
 
 def _take(offered: Mapping[SplitId, Sequence[CutPoint]], limit: int, weight: _Weight) -> dict[SplitId, int]:
-    """The cut points that fit into a limit, in the order of their arrival; at least one."""
     queue = []
     for split, points in offered.items():
         arrival = 0
         for index, point in enumerate(points):
-            arrival = max(arrival, point.arrival)  # arrival times may fall, the order stays
+            arrival = max(arrival, point.arrival)  # arrival times may fall, but the order stays
             queue.append((arrival, index, split, weight(point)))
     counts = dict.fromkeys(offered, 0)
     total = 0
@@ -108,7 +98,7 @@ def _take(offered: Mapping[SplitId, Sequence[CutPoint]], limit: int, weight: _We
 
 
 def _latest(weight: Callable[[int], float], limit: int, low: int, high: int) -> int | None:
-    """The latest instant in [low, high] whose weight keeps to `limit`; None if all instants do."""
+    """Returns the latest instant in [low, high] with a weight up to `limit`; None if all instants qualify."""
     if weight(high) <= limit:
         return None
     while low < high:
@@ -125,13 +115,13 @@ def _weight_before(profiles: Collection[_DensityProfile], until: int) -> float:
 
 
 class _DensityProfile:
-    """How much of one split arrived before an instant: known up to the last cut point, then estimated.
+    """How much of one split arrived before an instant: counted up to the last cut point, then estimated.
 
-    It is asked for many instants, of hundreds of splits, so all sums are made once.
+    Sums are computed once, because many instants are tried for hundreds of splits.
     """
 
     def __init__(self, state: SplitState, weight: _Weight) -> None:
-        # Arrival times may fall, but a batch cannot leave out a record: the latest time so far counts.
+        # Arrival times may fall, but a batch cannot skip a record: the latest time so far counts.
         self._arrivals = list(accumulate((point.arrival for point in state.cut_points), max))
         self._totals = [0, *accumulate(map(weight, state.cut_points))]
         self._density = 0.0 if state.is_exhausted or not state.cut_points else self._estimate()
@@ -143,7 +133,9 @@ class _DensityProfile:
         return self._totals[count] + _MARGIN * self._density * (until - self._arrivals[-1])
 
     def _estimate(self) -> float:
-        """Weight per microsecond, without the last arrival time: some of its records may be unknown."""
+        """Returns the weight per microsecond. Skips the last arrival time, because not all its records
+        may be known.
+        """
         first, last = self._arrivals[0], self._arrivals[-1]
         if last == first:
             return float(self._totals[-1])

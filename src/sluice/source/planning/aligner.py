@@ -21,9 +21,9 @@ __all__ = ["Aligner"]
 _log = logging.getLogger(__name__)
 
 _WAITING_LINE_INTERVAL = 30.0
-"""Seconds between two log lines about the split for which the others wait."""
+"""Seconds between two log lines about the slowest split."""
 _MAX_CUTS = 3
-"""How often a batch is cut back. Each time, other splits may turn out to be behind."""
+"""How often a batch is cut back. After each cut, other splits may be behind."""
 
 End = After | Closed
 
@@ -32,7 +32,6 @@ class Aligner:
     """Aligns the ends of a batch, and reads a split if its known records do not show the new end.
 
     Args:
-        pool: reads splits.
         clock: monotonic seconds.
         now: the time by the service's clock (microseconds).
         max_drift: see `PlannerSettings`.
@@ -55,15 +54,16 @@ class Aligner:
         held: Sequence[SplitState],
         may_lag: Collection[SplitId] = (),
     ) -> dict[SplitId, End]:
-        """The ends, moved back so that no record is left far behind.
+        """Returns the ends, moved back so that no record is left far behind.
 
         Args:
-            states: of the splits that may be read, parents before their children.
+            states: the splits that may be read, parents before their children.
             ends: a split without an end does not advance.
-            orphans: splits of `states` whose parents do not end in the batch.
-            held: other splits that stay unread. Their records come after all records of their ancestors.
-            may_lag: those of `orphans` and `held` that their ancestors may leave far behind. Their records
-                count as if they had arrived no earlier than the latest of those.
+            orphans: splits of `states` with parents that do not end in the batch.
+            held: other splits that stay unread. Their records follow all records of their ancestors.
+            may_lag: the `orphans` and `held` splits that their ancestors may leave far behind. Their
+                records count as if they had arrived no earlier than the latest record of their
+                ancestors.
 
         Raises:
             DataLossError, ServiceError: as `ProbePool.for_each`.
@@ -74,14 +74,14 @@ class Aligner:
         self._pool.for_each([state for state in waiting if not state.cut_points], self._find_first)
         unread, movable = [*states, *held], states
         if self._max_drift is None:
-            # Ancestors do not advance: their records come before the waiting ones.
+            # Ancestors are not cut back: their records precede the waiting ones.
             ancestors = _ancestors(states, waiting)
             unread, movable = waiting, [state for state in states if state.split.id not in ancestors]
         not_before: Mapping[SplitId, int] = {}
         if may_lag:
             latest = _latest_of_ancestors(unread)
             not_before = {split: latest[split] for split in may_lag}
-        cut_at: dict[SplitId, int] = {}  # by split, the bound that its end keeps to
+        cut_at: dict[SplitId, int] = {}  # by split, the bound of its end
         for attempt in itertools.count():
             bound = alignment_bound(unread, ends, self._max_drift, not_before)
             if bound is None or bound.instant >= self._now():
@@ -95,7 +95,7 @@ class Aligner:
                 break
             self._log_waiting(len(exceeding), bound)
             before, ends = ends, {split: end for split, end in ends.items() if split not in exceeding}
-            if attempt < _MAX_CUTS:  # a split that cannot be cut does not advance, and may hold back others
+            if attempt < _MAX_CUTS:  # a split that cannot be cut stays, and may hold back others
                 end_by = partial(self._end_by, bound.instant)
                 moved: dict[SplitId, End] = self._pool.for_each(exceeding.values(), end_by)
                 ends |= {split: _earlier(end, before[split]) for split, end in moved.items()}
@@ -108,7 +108,7 @@ class Aligner:
             session.read_page(1)
 
     def _end_by(self, bound: int, session: ProbeSession, state: SplitState) -> End | None:
-        """The end of the records that arrived at `bound` (microseconds) or before."""
+        """Returns the end of the records that arrived at or before `bound` (microseconds)."""
         count = state.count_before(bound + 1)
         is_known = count < len(state.cut_points) or (state.is_exhausted and not state.is_newly_closed)
         if state.is_pushed or (is_known and not state.has_gap):
@@ -148,7 +148,7 @@ def _latest_of_ancestors(states: Iterable[SplitState]) -> dict[SplitId, int]:
 def _exceeding(
     states: Iterable[SplitState], ends: Mapping[SplitId, End], bound: Bound
 ) -> dict[SplitId, SplitState]:
-    """The splits whose ends may be after records that arrived later than the bound."""
+    """Returns the splits with ends that may follow records later than the bound."""
     return {
         state.split.id: state
         for state in states
@@ -163,7 +163,6 @@ def _earlier(end: End, other: End) -> End:
 
 
 def _ancestors(states: Iterable[SplitState], waiting: Iterable[SplitState]) -> frozenset[SplitId]:
-    """The ids of all ancestors of the splits that wait."""
     splits = {state.split.id: state.split for state in (*states, *waiting)}
     found: set[SplitId] = set()
     left = [parent for state in waiting for parent in state.split.parent_ids]

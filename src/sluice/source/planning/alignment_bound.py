@@ -1,7 +1,7 @@
-"""Keeps splits together in time (FLIP-27's event-time alignment), so that no batch leaves a split far behind.
+"""Keeps splits together in time (FLIP-27's event-time alignment).
 
-Spark drops rows that are later than the watermark, and the watermark follows the latest rows of all splits.
-So a batch takes no record that arrived much later than the earliest record that it leaves unread.
+The watermark follows the latest rows of all splits, and Spark drops rows that are later. So a batch
+takes no record that arrived much later than the earliest record that it leaves unread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ End = After | Closed
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """No record that arrived later may be in a batch.
+    """The latest arrival time in a batch.
 
     Attributes:
         instant: microseconds since the epoch.
@@ -37,18 +37,18 @@ def alignment_bound(
     max_drift: int | None,
     not_before: Mapping[SplitId, int],
 ) -> Bound | None:
-    """The latest arrival that a batch may take, given where it ends in each split.
+    """Returns the latest arrival that a batch may take, given where it ends in each split.
 
-    If a split has unread records, those of its descendants arrived later, and are ignored.
+    If a split has unread records, its descendants are ignored, because their records arrived later.
 
     Args:
         states: the splits that may have unread records after the batch, parents before their children.
         ends: a split without an end does not advance.
-        max_drift: microseconds by which a record may be later than the earliest unread one.
-        not_before: by split, the arrival time that its earlier records get (microseconds).
+        max_drift: how much later than the earliest unread record a record may be (microseconds).
+        not_before: by split, the arrival time that replaces earlier ones (microseconds).
     """
     known: list[tuple[int, SplitId]] = []
-    behind: set[SplitId] = set()  # the splits with unread records, and their descendants
+    behind: set[SplitId] = set()  # splits with unread records, and their descendants
     for state in states:
         split = state.split
         if not behind.isdisjoint(split.parent_ids):
@@ -63,8 +63,10 @@ def alignment_bound(
 
 
 def earliest_unread(state: SplitState, end: End | None) -> int | None:
-    """A time before which no record arrived that a batch up to `end` leaves unread (microseconds). If a split
-    has ended, records of its children are unread, too, until the children are listed.
+    """Returns a time before which none of the records arrived that a batch up to `end` leaves unread
+    (microseconds).
+
+    If a split has ended, the records of its children are also unread until the children are listed.
 
     Returns:
         None if no record can be left.
@@ -79,8 +81,8 @@ def earliest_unread(state: SplitState, end: End | None) -> int | None:
             return None
         case Reach.END if state.split.is_closed:
             return None
-        # Before its last event, a closed split may report that it is at its tip. Its children wait for that
-        # last event, and their records may be older than the events before it.
+        # A closed split may report its tip before its last event. Its children wait for that event, and
+        # their records may be older than earlier events.
         case Reach.TIP if state.tip_at is not None and not (state.is_pushed and state.split.is_closed):
             return state.tip_at
     return _last_known(state)
@@ -96,7 +98,7 @@ def exceeds(state: SplitState, end: End, bound: int) -> bool:
         if not is_known and (state.has_gap or taken == len(points)):
             return taken == len(points) or points[taken].arrival > bound
     elif state.reach is not Reach.END:
-        return True  # the end was not looked for
+        return True  # the end has not been read
     if state.has_gap:
         return taken > 0 and points[taken - 1].arrival > bound
     return any(point.arrival > bound for point in points[:taken])
@@ -105,13 +107,13 @@ def exceeds(state: SplitState, end: End, bound: int) -> bool:
 def without_orphans(
     states: Collection[SplitState], ends: Mapping[SplitId, End]
 ) -> tuple[dict[SplitId, End], list[SplitState]]:
-    """Leaves out the ends of splits whose parents do not end in the batch.
+    """Removes the ends of splits with parents that do not end in the batch.
 
     Args:
         states: parents before their children.
 
     Returns:
-        The ends that are kept, and the states of the splits whose ends are left out.
+        The remaining ends, and the states of the removed splits.
     """
     kept = dict(ends)
     unfinished: set[SplitId] = set()
@@ -127,7 +129,6 @@ def without_orphans(
 
 
 def _arrival_at(state: SplitState, taken: int, end: End | None) -> int:
-    """`earliest_unread`, where `taken` cut points are in the batch, and more are known."""
     point = state.cut_points[taken]
     if point.is_after_gap and end == before(point.number):
         return point.arrival  # the batch takes the records in the gap
@@ -138,11 +139,13 @@ def _arrival_at(state: SplitState, taken: int, end: End | None) -> int:
 
 
 def _last_known(state: SplitState) -> int:
-    """A time before which no record arrived after the known ones of the split."""
+    """Returns a time before which no record after the known ones arrived."""
     return state.cut_points[-1].arrival if state.cut_points else _known_since(state)
 
 
 def _known_since(state: SplitState) -> int:
-    """A time before which no record arrived after the position of a split that has not been read since."""
-    here = state.position  # a query that starts at the oldest record may be younger than its records
+    """Returns a time before which no record after the position arrived, for a split that was not read
+    since.
+    """
+    here = state.position  # a query may start later than the arrival of its oldest record
     return (here.caught_up_at if isinstance(here, AtHorizon) else here.last_caught_up_at) or 0

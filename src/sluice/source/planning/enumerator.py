@@ -37,28 +37,26 @@ __all__ = ["EnumeratorSettings", "InitialPositions", "StreamEnumerator"]
 _log = logging.getLogger(__name__)
 
 _TRIES = 4
-"""How often a starting read lists again because children seem to be missing. There may never be any, for
+"""Maximum number of listings at the start if children seem to be missing. They may never appear, for
 example if the stream was disabled."""
 
 InitialPositions = Callable[[Iterable[Split], int], Mapping[SplitId, Position]]
 """Gives every split its starting position, from all splits and the time (microseconds)."""
 
 _LONGEST_QUIET = 1.0
-"""Seconds after which splits and subscriptions are checked even without news, because a subscription may be
-silent.
-"""
+"""Maximum seconds between two checks of splits and subscriptions, because a subscription may be silent."""
 
 
 @dataclass(frozen=True)
 class EnumeratorSettings:
-    """What to enumerate.
+    """The settings of a `StreamEnumerator`.
 
     Attributes:
         streams: their names.
         initial: gives splits their starting positions.
         discovery_interval: how often splits are listed (seconds).
-        max_family: a batch reads several generations of a family only if at most this many of its splits are
-            open at a time. Descendants in larger families wait for the next batch, to keep tasks balanced.
+        max_family: maximum number of open splits of a family that one batch reads over several
+            generations. Descendants in larger families wait for the next batch, which balances tasks.
         starting: the user's starting position. It is logged, and a change is reported.
     """
 
@@ -85,20 +83,18 @@ class _NothingNew:
 
 
 class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
-    """The `SplitEnumerator` of a `StreamLog`, with `Offsets` as positions. Owned by one thread.
-
-    All its state can be rebuilt: a new one resumes from the offsets of the last.
+    """The `SplitEnumerator` of a `StreamLog`. Owned by one thread. A new one can resume from the last
+    offsets.
 
     Args:
-        settings: what to enumerate.
         probe: reads splits; the enumerator lists the splits of its log.
         planner: finds the ends of batches.
-        subscriptions: report how far pushed splits have come; all other splits are probed. Closed with the
+        subscriptions: report the progress of pushed splits; all other splits are probed. Closed with the
             enumerator.
 
     Attributes:
-        own_consumers: gives, by stream, the ARN of a consumer that this query registered. Every end of a
-            batch names it.
+        own_consumers: returns, by stream, the ARN of a consumer that this query registered. Offsets
+            record it.
     """
 
     def __init__(
@@ -130,21 +126,21 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         self._figures = PlanFigures(self._clock)
 
     def close(self) -> None:
-        """Ends the planner's threads and the subscriptions, and closes the log."""
+        """Stops the planner's threads, closes the subscriptions and the log."""
         self._planner.close()
         if self._subscriptions is not None:
             self._subscriptions.close()
         self._log.close()
 
     def initial(self) -> Offsets:
-        """The starting positions. They are decided at the first call.
+        """Returns the starting positions, which are decided at the first call.
 
         Raises:
             OptionError: a starting position is for a split that does not exist.
             ServiceError: the streams cannot be listed.
         """
         if self._initial is None:
-            # A split that is listed only later would be read from its oldest record on.
+            # A split that is listed only later would be read from its oldest record.
             self._initial = self._starting_positions(self._lister.complete(unlisted_parents, _TRIES))
         return self._initial
 
@@ -157,14 +153,11 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return offsets
 
     def expect_reads(self) -> None:
-        """From now on other processes of this query may read splits; see `Probe.expect_tasks`."""
+        """Notes that other processes of this query may now read splits; see `Probe.expect_tasks`."""
         self._probe.expect_tasks()
 
     def stop_at_available(self) -> None:
-        """Makes the run end: the next `advance` finds the tip of every split, its target.
-
-        Later records are left to the next run.
-        """
+        """Makes the next `advance` find the tip of every split, where the query will end."""
         self._splits.wants_targets = True
 
     def advance(self, start: Offsets, limits: Limits = NO_LIMITS) -> Offsets:
@@ -176,7 +169,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             OptionError: `start` belongs to other streams.
         """
         self._check_streams(start)
-        # Read first: a later version is news.
+        # Read first, because a later version means news.
         version = 0 if self._subscriptions is None else self._subscriptions.version
         if self._has_nothing_new(start, version):
             return start
@@ -192,15 +185,15 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         positions = self._splits.end_positions(begin, ends, listing, self._log.server_time())
         end = self._offsets(positions, listing, expiry, begin.starting, start.consumers)
         found = self._splits.found_starts(begin, ends)
-        # Whether Spark's log does not say where this batch begins: splits were lost, found or added before
-        # it, or it is the first one, which Spark may run again after a restart.
+        # Whether Spark's log does not record where this batch begins: splits were lost, found or added
+        # before it, or it is the first batch, which Spark may repeat after a restart.
         begins_elsewhere = begin is not start or start == self._initial or found
         if begins_elsewhere:
             end = replace(end, start=self._splits.with_hints({**begin.positions, **found}))
         return end
 
     def with_added(self, start: Offsets) -> Offsets:
-        """`start`, with the starting positions of streams that were added to the query.
+        """Returns `start`, with the starting positions of streams that were added to the query.
 
         Raises:
             ServiceError, OptionError: as `initial`.
@@ -210,9 +203,9 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return replace(added, streams=frozenset(self._settings.streams))
 
     def _listing_for(self, start: Offsets) -> Listing:
-        """The splits that exist, among them all that a batch from `start` needs."""
+        """Returns the existing splits, including all that a batch from `start` needs."""
         if self._splits.wants_targets:
-            # Records that exist when the run begins may be in children that are not listed yet.
+            # Existing records may be in children that are not listed yet.
             self._lister.mark_stale()
             self._lister.complete(lambda _: (), _TRIES)
         if self._added is None and not start.streams.issuperset(self._settings.streams):
@@ -220,7 +213,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return self._lister.complete(partial(missing_splits, start))
 
     def _begin(self, start: Offsets, listing: Listing) -> Offsets:
-        """Where a batch begins: `start`, without lost splits, and with added and newly found ones."""
+        """Returns where a batch begins: `start`, without lost splits, and with added and newly found ones."""
         kept = self._loss.without_lost(start, listing)
         if kept is not start:
             self._splits.forget()
@@ -229,7 +222,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
     def _plan(
         self, states: Sequence[SplitState], held: Sequence[SplitState], limits: Limits
     ) -> dict[SplitId, After | Closed]:
-        """The ends of a batch, as `Planner.plan`; subscriptions follow where it starts."""
+        """Returns the ends of a batch, as `Planner.plan`; subscriptions follow its start."""
         self._subscription_tracker.follow(
             {split: state for split, state in self._splits.states.items() if split not in self._splits.held}
         )
@@ -245,8 +238,8 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         """See `SplitEnumerator.ranges`.
 
         Raises:
-            DataLossError: a stream was created again since `end` was planned, and the query has to fail on
-                data loss. Otherwise the batch has no records of it.
+            DataLossError: a stream was created again since `end` was planned, and ``failOnDataLoss`` is
+                true. Otherwise the batch has no records of it.
             ServiceError: the streams cannot be listed.
             OptionError: `end` belongs to other streams.
         """
@@ -257,12 +250,10 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return ranges
 
     def bounded(self, before: int | None = None) -> Sequence[SplitRange]:
-        """The ranges of a batch read: from the starting positions to the tips of now.
-
-        A split that starts at its end, or at or after `before`, has no range.
+        """Returns the ranges of a batch read: from the starting positions to the current tips.
 
         Args:
-            before: leave out records that arrived at or after this instant (microseconds).
+            before: skip records that arrived at or after this instant (microseconds).
 
         Raises:
             DataLossError, ServiceError, OptionError: as `initial` and `advance`.
@@ -282,17 +273,16 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
     def millis_behind_latest(self) -> Mapping[SplitId, int]:
         """By split, how far the end of the last batch is from the tip (milliseconds).
 
-        A split is left out while its lag is unknown: before its first answer, and after 15 s without one.
+        A split is missing while its lag is unknown: before its first answer, and after 15 s without one.
         """
         return self._figures.lag
 
     @property
     def pushed(self) -> frozenset[SplitId]:
-        """The splits whose subscriptions tell where batches end; all others are probed."""
+        """The splits with subscriptions that show where batches end. All others are probed."""
         return frozenset(split for split, state in self._splits.states.items() if state.is_pushed)
 
     def newest(self, start: Offsets) -> Offsets:
-        """The newest known positions, planned or not."""
         if self._nothing_new is not None and self._nothing_new.start is start:
             return start
         newer: dict[SplitId, Position] = {}
@@ -317,7 +307,6 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
             self._report_changed_start(offsets)
 
     def _report_changed_start(self, offsets: Offsets) -> None:
-        """Logs once that a changed starting position does not affect a query with a checkpoint."""
         for stream, text in offsets.starting.items():
             if text != self._settings.starting:
                 _log.warning(
@@ -329,8 +318,8 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
                 )
 
     def _has_nothing_new(self, start: Offsets, version: int) -> bool:
-        """Whether a search from `start` cannot find anything new yet. Spark asks about 90 times a second, so
-        this checks no split.
+        """Whether a search from `start` cannot find anything new yet. Checks no split: Spark calls 90
+        times a second.
         """
         search = self._nothing_new
         if (
@@ -346,7 +335,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return False
 
     def _nothing_new_until_read(self, start: Offsets, listing: Listing, version: int) -> _NothingNew | None:
-        """None if new records may become known without news and without reading a split again."""
+        """Returns None if new records may become known without news and without another read of a split."""
         states = self._splits.states.values()
         if self._splits.has_targets or any(state.cut_points or state.split.is_closed for state in states):
             return None
@@ -354,7 +343,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         return _NothingNew(start, listing, version, min(read_at, self._clock() + _LONGEST_QUIET))
 
     def _with_added(self, base: Offsets, listing: Listing) -> Offsets:
-        """`base` itself, or, if streams were added to the query, with their starting positions."""
+        """Adds the starting positions of streams that were added to the query; else returns `base` itself."""
         added = [stream for stream in self._settings.streams if stream not in base.streams]
         if not added:
             return base
@@ -388,10 +377,10 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
         )
 
     def _with_details(self, ranges: Sequence[SplitRange], end: Offsets) -> Sequence[SplitRange]:
-        """Adds parents, hash keys and the expected number of records to the ranges. Leaves out streams that
-        were created again.
+        """Adds parents, hash keys and the expected number of records to the ranges. Removes recreated
+        streams.
 
-        It needs a listing with all splits of the batch. Otherwise children could be read before their
+        The listing must have all splits of the batch. Otherwise children could be read before their
         parents, and records that a reshard has moved could be read twice.
         """
         if not ranges:
@@ -404,7 +393,7 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
 
         listing = self._lister.complete(find_missing)
         splits = listing.splits
-        # A batch may have been planned before a listing showed that the stream is another one.
+        # The batch may have been planned before a listing showed that the stream was recreated.
         lost = self._loss.report_recreated(end, listing)
         ranges = [each for each in ranges if each.split.stream not in lost]
         read = {each.split for each in ranges}
@@ -422,14 +411,14 @@ class StreamEnumerator(SplitEnumerator[SplitRange, Offsets]):
 
 
 def _is_empty(start: Position, before: int | None) -> bool:
-    """Whether no record after `start` arrived before an instant, by what the position itself says."""
+    """Whether the position itself shows that no record after `start` arrived before an instant."""
     if isinstance(start, AtTime) and before is not None:
         return start.number is None and start.instant >= before
     return isinstance(start, Closed)
 
 
 def _expiries(ranges: Iterable[SplitRange], listing: Listing, now: int) -> dict[str, Expiry]:
-    """By stream, what has expired by now, with the current retention, so that no task has to ask for it."""
+    """Returns what has expired by now in each stream, so that tasks need not ask for its retention."""
     logged = {each.split.stream: each.expiry for each in ranges}
     return {
         stream: (expiry or Expiry(listing.retention[stream], 0)).at(now, listing.retention[stream])

@@ -1,4 +1,4 @@
-"""The figures of the last planned batch: its lag behind the tip, and how many records it has."""
+"""The figures of the last planned batch: its lag, and its number of records."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ __all__ = ["PlanFigures"]
 _log = logging.getLogger(__name__)
 
 _LAG_LINE_INTERVAL = 10.0
-"""Seconds between two lines of the log."""
+"""Seconds between two log lines."""
 
 
 class PlanFigures:
-    """The figures of the last planned batch. Args:
+    """The figures of the last planned batch.
+
+    Args:
         clock: monotonic seconds.
 
     Attributes:
-        lag: by split, how far the end of the batch is from the tip (milliseconds). A split is left out while
-            its lag is unknown.
+        lag: by split, how far the end of the batch is from the tip (milliseconds). A split is missing
+            while its lag is unknown.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -35,11 +37,13 @@ class PlanFigures:
         self._next_lag_line = -math.inf
 
     def records(self, split: SplitId, end: Position) -> int | None:
-        """How many records of a split the batch has; None if unknown, or if the batch ends elsewhere."""
+        """Returns how many records of a split the batch has; None if unknown, or if the batch ends
+        elsewhere.
+        """
         return self._records.get((split, end))
 
     def observe(self, states: Collection[SplitState], ends: Mapping[SplitId, After | Closed]) -> None:
-        """Notes a planned batch, or, without `ends`, that nothing is new."""
+        """Records a planned batch, or, without `ends`, that nothing is new."""
         now = self._clock()
         lag: dict[SplitId, int | None] = {}
         records: dict[tuple[SplitId, Position], int] = {}

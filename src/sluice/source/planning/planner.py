@@ -24,8 +24,7 @@ from sluice.source.state.split_state import Reach, SplitState
 __all__ = ["Planner", "PlannerSettings"]
 
 _CLOCK_DOUBT = MICROS_PER_SECOND
-"""By how much the service's clock may be ahead of the known time (microseconds): answers have whole seconds.
-"""
+"""How far the service's clock may be ahead of the known time (microseconds): answers have whole seconds."""
 
 End = After | Closed
 
@@ -35,11 +34,11 @@ class PlannerSettings:
     """The settings that decide how far a batch goes.
 
     Attributes:
-        fail_on_missing: whether a shard or stream that stays missing fails the query. Otherwise the planner
-            waits for it.
-        max_drift: by how much a record of a batch may have arrived later than the earliest unread record
+        fail_on_missing: whether a missing shard or stream fails the query. Otherwise the planner waits
+            for it.
+        max_drift: how much later than the earliest unread record a record of a batch may have arrived
             (microseconds). None: no limit.
-        threads: how many splits are probed in parallel.
+        threads: number of splits that are probed in parallel.
         patience: how long the reads of one split may fail before the query fails (seconds): the value of
             `readRetryDuration`. Throttling counts as an answer, and never fails the query.
     """
@@ -51,13 +50,10 @@ class PlannerSettings:
 
 
 class Planner:
-    """Finds the ends of batches. It only holds threads: everything known about a split is in the split's
-    state.
+    """Finds the ends of batches. Holds threads, but no state of splits.
 
     Args:
-        probe: reads splits.
         now: the time by the service's clock (microseconds).
-        settings: how far a batch goes.
 
     Attributes:
         max_drift: see `PlannerSettings`.
@@ -70,9 +66,7 @@ class Planner:
         self._probe = probe
         self._now = now
         self._clock = probe.settings.clock
-        self._due_until = (
-            -math.inf
-        )  # splits that become readable before this time (monotonic seconds) are read now
+        self._due_until = -math.inf  # splits that are due before this time (monotonic seconds) are read now
         self.max_drift = settings.max_drift
         awaits_missing = not settings.fail_on_missing
         self.pool = ProbePool(probe, settings.threads, settings.patience, awaits_missing=awaits_missing)
@@ -84,16 +78,16 @@ class Planner:
     def plan(
         self, states: Sequence[SplitState], limits: Limits, held: Sequence[SplitState] = ()
     ) -> dict[SplitId, End]:
-        """The ends of the next batch, for the splits that can advance.
+        """Returns the ends of the next batch, for the splits that can advance.
 
         Args:
-            states: of the splits that may be read, parents before their children. A child is read if its
+            states: the splits that may be read, parents before their children. A child is read if its
                 parents end in the batch.
-            held: states of their descendants that later batches read. This batch ends before their records.
+            held: descendants that later batches read. This batch ends before their records.
 
         Raises:
             DataLossError: records after a position are lost, and ``failOnDataLoss`` is true.
-            ServiceError: the reads of a split fail, and have failed for longer than `patience`.
+            ServiceError: the reads of a split have failed for longer than `patience`.
         """
         now = self._clock()
         together = self._probe.settings.read_together if any(state.is_due(now) for state in states) else 0.0
@@ -109,7 +103,7 @@ class Planner:
         return {split: end for split, end in ends.items() if end != positions[split]}
 
     def tips(self, states: Collection[SplitState]) -> dict[SplitId, End]:
-        """The exact tips of all splits as of now: where a run with ``Trigger.AvailableNow`` ends.
+        """Returns the exact current tips of all splits, where a query with ``Trigger.AvailableNow`` ends.
 
         Raises:
             DataLossError, ServiceError: as `plan`; also if a split is missing.
@@ -118,7 +112,7 @@ class Planner:
         return self.pool.for_all(states, lambda session, state: self._find_tip(session, state, until))
 
     def ends_before(self, states: Collection[SplitState], instant: int) -> dict[SplitId, End]:
-        """The exact ends of the records that arrived before `instant` (microseconds).
+        """Returns the exact ends of the records that arrived before `instant` (microseconds).
 
         Raises:
             DataLossError, ServiceError: as `tips`.
@@ -141,7 +135,7 @@ class Planner:
         return self.pool.for_all(states, find)
 
     def _plan_each(self, states: Sequence[SplitState], limits: Limits) -> dict[SplitId, End]:
-        """The ends by the limits alone, however old the unread records are."""
+        """Returns the ends by the limits alone, however old the unread records are."""
         if limits.is_none:
             return self.pool.for_each(
                 states,
@@ -160,17 +154,17 @@ class Planner:
         orphans: Sequence[SplitState],
         held: Sequence[SplitState],
     ) -> dict[SplitId, End]:
-        """The ends of a batch if alignment leaves none.
+        """Returns the ends of a batch if alignment leaves none.
 
-        Arrival times may fall from a record to one that comes after it, in its split or in a child, because
-        each host has its own clock. Alignment asks for the second record first, but their order forbids it.
-        So the batch reads the first although it leaves the second behind; otherwise no batch would ever be
+        Because each host has its own clock, arrival times may fall from a record to the next, in a split
+        or from a parent to its child. Alignment wants the second record first, but their order forbids
+        it. The batch then reads the first and leaves the second behind; otherwise no batch would ever be
         planned.
 
         Args:
             states, limits, held: see `plan`.
-            planned: the ends before they were aligned.
-            orphans: splits of `states` whose parents do not end in the batch.
+            planned: the ends before alignment.
+            orphans: splits of `states` with parents that do not end in the batch.
         """
         may_lag = _known_to_wait([*orphans, *held])
 
@@ -181,7 +175,7 @@ class Planner:
             return self._aligner.align(others(states), ends, others(orphans), others(held))
 
         if may_lag:
-            if not limits.is_none:  # waiting records may have used them up
+            if not limits.is_none:  # waiting records may have used the limits up
                 waiting = {state.split.id for state in orphans}
                 roots = [state for state in states if state.split.id not in waiting]
                 planned, _ = without_orphans(states, self._plan_each(roots, limits))
@@ -197,14 +191,15 @@ class Planner:
         return first if bound is not None and bound.split in first else {}
 
     def _plan_to_tip(self, limits: Limits, session: ProbeSession, state: SplitState) -> End | None:
-        """Without limits a batch ends at the tip, or near it if the split is busy and the query continues."""
+        """Plans without limits: to the tip, or near it if the split is busy and the query continues."""
         if state.split.is_closed and not isinstance(state.target, After):
             starts_at_time = is_by_time(state.position) and not self._probe.log.seeks_by_time
             is_wanted = (state.wants_first_record or starts_at_time) and not state.has_ended
             if is_wanted and not state.is_pushed:
                 session.read_page(1)
             return Closed()  # nothing can follow the end of a closed split
-        # A split with unread records is read to its tip again; with its old tip it would hold back others.
+        # A split with unread records is read to its tip again. With its old tip it would hold back
+        # others.
         is_stale = not state.cut_points or (self.max_drift is not None and state.reach is Reach.TIP)
         if state.is_due(self._due_until) and is_stale and state.reach is not Reach.TARGET:
             if _must_be_exact(limits, state):
@@ -214,7 +209,7 @@ class Planner:
         return state.cut_at(len(state.cut_points))
 
     def _reads_for_tip(self, state: SplitState) -> bool:
-        """Whether `_plan_to_tip` may read the split, instead of only using its known records."""
+        """Whether `_plan_to_tip` may read the split."""
         return not state.is_pushed and (state.split.is_closed or state.is_due(self._due_until))
 
     def _find_tip(self, session: ProbeSession, state: SplitState, until: int) -> End | None:
@@ -229,7 +224,7 @@ class Planner:
             session.seek_to_tip(until)
 
     def _plan_with_limits(self, states: Collection[SplitState], limits: Limits) -> dict[SplitId, End]:
-        """With limits, all splits advance to the same arrival time."""
+        """Plans with limits: all splits advance to the same arrival time."""
         share = max(1, (limits.records or LARGEST_PAGE) // max(1, len(states)))
         self.pool.for_each(states, partial(self._sample, share, limits), may_be_last=limits.may_be_last)
         until = admission_end(limits, states, self._now())
@@ -246,7 +241,7 @@ class Planner:
         )
 
     def _sample(self, share: int, limits: Limits, session: ProbeSession, state: SplitState) -> None:
-        """Reads ahead until the density is known; that is often enough for several batches."""
+        """Reads ahead until the density is known, which is often enough for several batches."""
         if state.reach in (Reach.END, Reach.TARGET) or not state.is_due(self._due_until):
             return
         if state.cut_points and (state.reach is Reach.TIP or is_sampled(state, share)):
@@ -259,7 +254,7 @@ class Planner:
     def _cut_before(
         self, session: ProbeSession, state: SplitState, until: int | None, limits: Limits
     ) -> End | None:
-        """The end of the batch. If its span is limited, no record may have arrived at or after `until`."""
+        """Returns the end of the batch. If its span is limited, all its records arrived before `until`."""
         count = state.count_before(until)
         needs_no_seek = count < len(state.cut_points) or state.is_exhausted or state.is_pushed
         if needs_no_seek or not state.cut_points or state.reads.unanswered_since is not None:
@@ -282,7 +277,6 @@ def _known_end(state: SplitState) -> End | None:
 
 
 def _moves(states: Collection[SplitState], ends: Mapping[SplitId, End]) -> bool:
-    """Whether a batch with these ends advances."""
     return any(ends.get(state.split.id) not in (None, state.position) for state in states)
 
 
@@ -292,7 +286,9 @@ def _must_be_exact(limits: Limits, state: SplitState) -> bool:
 
 
 def _known_to_wait(waiting: Iterable[SplitState]) -> set[SplitId]:
-    """Those whose next record is known, and all their descendants. Parents come before their children."""
+    """Returns the splits with a known next record, and their descendants. Parents come before their
+    children.
+    """
     found: set[SplitId] = set()
     for state in waiting:
         has_record = bool(state.cut_points) and not state.has_gap
@@ -302,7 +298,7 @@ def _known_to_wait(waiting: Iterable[SplitState]) -> set[SplitId]:
 
 
 def _first_of(states: Sequence[SplitState]) -> dict[SplitId, End]:
-    """The end after the earliest known record. A batch takes at least one record, even beyond its limits."""
+    """Returns the end after the earliest known record. A batch takes at least one, even beyond its limits."""
     unread = {state.split.id for state in states}
     roots = [s for s in states if s.cut_points and not unread.intersection(s.split.parent_ids)]
     if not roots:

@@ -1,7 +1,4 @@
-"""Tracks which splits a batch may read, their states, and where the batch begins and ends in them.
-
-It corresponds to the `SplitTracker` of Flink's Kinesis source.
-"""
+"""Tracks which splits a batch may read, and where it begins and ends in them, like Flink's `SplitTracker`."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ class SplitTracker:
     """The states of the splits that one batch may read. Owned by the enumerator's thread.
 
     Args:
-        probe: makes states.
-        planner: finds where a run with ``Trigger.AvailableNow`` ends.
         max_family: see `EnumeratorSettings`.
 
     Attributes:
@@ -40,28 +35,28 @@ class SplitTracker:
         self.held: frozenset[SplitId] = frozenset()
         self.wants_targets = False
         self._targets: Mapping[SplitId, After | Closed] | None = None
-        self._begin: Offsets | None = None  # what `states` belong to, with `_listing`
+        self._begin: Offsets | None = None  # `states` belong to this and `_listing`
         self._listing: Listing | None = None
         self._drained: frozenset[SplitId] = frozenset()
-        self._within_reach: Sequence[Split] = ()  # by `_listing` and `_drained`
+        self._within_reach: Sequence[Split] = ()  # for `_listing` and `_drained`
 
     @property
     def has_targets(self) -> bool:
-        """Whether the run ends at the tips that were found when it began."""
+        """Whether this run ends at the tips that existed at its start."""
         return self._targets is not None
 
     def forget(self) -> None:
-        """Drops all states of splits: their streams may have been created again."""
+        """Drops all states: streams may have been created again."""
         self.states, self._begin = {}, None
 
     def move_to(
         self, begin: Offsets, listing: Listing, limits: Limits
     ) -> tuple[list[SplitState], list[SplitState]]:
-        """Brings the states to where a batch begins.
+        """Updates the states to where a batch begins.
 
         Returns:
-            The states of the splits that the batch may read, and those of `held` splits. In a run with
-            targets, splits at their target are left out.
+            The states of the splits that the batch may read, and of `held` splits, without those that
+                have reached their target.
 
         Raises:
             DataLossError, ServiceError: as `Planner.tips`.
@@ -70,7 +65,7 @@ class SplitTracker:
         if not (is_settled and self._begin is begin and self._listing is listing):
             self._update(begin, listing, limits)
         left = list(self.states.values())
-        if self._targets is not None:  # splits that opened later have none, and wait for the next run
+        if self._targets is not None:  # splits that opened later have no target, and wait for the next run
             left = [state for state in left if state.target not in (None, state.position)]
         readable = [state for state in left if state.split.id not in self.held]
         return readable, [state for state in left if state.split.id in self.held]
@@ -93,7 +88,8 @@ class SplitTracker:
     def end_positions(
         self, begin: Offsets, ends: Mapping[SplitId, After | Closed], listing: Listing, now: int
     ) -> dict[SplitId, Position]:
-        """All positions at the end of a batch, with hints, without drained splits that expired long ago.
+        """Returns all positions at the end of a batch, with hints. Drops drained splits that expired
+        long ago.
 
         Args:
             begin: where the batch begins.
@@ -118,14 +114,14 @@ class SplitTracker:
         return positions
 
     def with_hints(self, positions: Mapping[SplitId, Position]) -> dict[SplitId, Position]:
-        """`positions`; a split that did not advance gets the instant at which it was last caught up."""
+        """Adds to each split that did not advance the instant at which it was last caught up."""
         return {
             split: self.states[split].unchanged_with_hints(position) if split in self.states else position
             for split, position in positions.items()
         }
 
     def found_starts(self, begin: Offsets, ends: Collection[SplitId]) -> dict[SplitId, Position]:
-        """By split, the first record found at or after the time at which the batch begins there.
+        """Returns, by split, the first record found at or after the time at which the batch begins there.
 
         If the log cannot seek by time, tasks start at that record. If it can, the result is empty.
         """
@@ -140,7 +136,7 @@ class SplitTracker:
     def _find_targets(
         self, states: dict[SplitId, SplitState], begin: Offsets, listing: Listing, limits: Limits
     ) -> Mapping[SplitId, After | Closed]:
-        """The tips of all splits as of now, also of those whose parents have to be read before them."""
+        """Returns the current tips of all splits, including splits with unread parents."""
         fresh = [
             self._new_state(split, begin.position(split_id))
             for split_id, split in listing.splits.items()
@@ -149,7 +145,7 @@ class SplitTracker:
         targets = self._planner.tips(fresh)
         # Records that a fresh state has found need not be read again.
         states |= {state.split.id: state for state in fresh if state.split.id in states}
-        if not limits.is_none:  # they count records that the search for the tip has left out
+        if not limits.is_none:  # limits count the records that the search has skipped
             for state in fresh:
                 state.drop_after_gap()
         return targets

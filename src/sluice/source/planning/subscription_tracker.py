@@ -1,4 +1,4 @@
-"""Updates the planner's split states from their subscriptions, and leaves the other splits to probes."""
+"""Updates split states from their subscriptions, and leaves the other splits to probes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class SubscriptionTracker:
-    """Which splits are pushed, and how far their subscriptions have come.
+    """Tracks which splits are pushed, and the progress of their subscriptions.
 
     Args:
         subscriptions: if None, the tracker does nothing.
@@ -31,10 +31,10 @@ class SubscriptionTracker:
         self._has_planned = False
 
     def follow_rerun(self, starts: Mapping[SplitId, Position]) -> None:
-        """Subscribes from the start of a batch that is read again after a restart.
+        """Subscribes from the start of a batch that is repeated after a restart.
 
-        Once a batch is planned, `follow` has named all splits. A batch names only splits with records, so
-        following those would close the other subscriptions.
+        Later, `follow` has named all splits. A batch names only splits with records, so following them
+        would close the other subscriptions.
         """
         if self._subscriptions is not None and starts and not self._has_planned:
             self._subscriptions.follow(starts)
@@ -47,11 +47,11 @@ class SubscriptionTracker:
             self._subscriptions.follow({split: state.position for split, state in readable.items()})
 
     def adopt(self, states: Collection[SplitState], max_span: int | None) -> None:
-        """Brings the states of pushed splits up to date; the other splits are left to probes.
+        """Updates the states of pushed splits; the other splits are left to probes.
 
         Args:
             max_span: how much arrival time a batch may cover (microseconds); None: no limit. Batches end
-                between events, so no event may cover more, nor more than `max_drift`.
+                between events, so no event may cover more than this or `max_drift`.
         """
         if self._subscriptions is None:
             return
@@ -65,9 +65,9 @@ class SubscriptionTracker:
                 continue  # most splits have nothing new
             state.is_pushed = False
             self._log_coverage(state.split.id, is_covered=progress is not None)
-            # A run with a target must not end before it because events are still in flight. Where an event
-            # covers too much, probes find closer cut points. These cut points are kept, because not every
-            # probe may read each time.
+            # A query with a target must not end before it while events are in flight. If an event covers
+            # too much, probes find closer cut points, which are kept, because probes may not read each
+            # time.
             if (
                 progress is not None
                 and (progress.cut_points or state.target is None)
@@ -94,7 +94,7 @@ class SubscriptionTracker:
 def _tells_end(split: Split, progress: SubscriptionProgress) -> bool:
     """Whether a subscription shows where a batch may end. If not, a probe reads the split.
 
-    If the subscription of a closed split is at the tip, the end is still to come. If a subscription that is
+    If the subscription of a closed split is at the tip, the end has not arrived yet. If a subscription
     behind the tip brings nothing, it pushes records that polling has already read.
     """
     return bool(progress.cut_points) or progress.has_ended or (progress.is_at_tip and not split.is_closed)
