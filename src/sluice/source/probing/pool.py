@@ -31,11 +31,10 @@ def _nothing(_state: SplitState) -> None:
 
 
 class ProbePool:
-    """The threads in which a planner reads: 500 splits take about as long as 50.
+    """The planner's threads: reading 500 splits takes about as long as 50.
 
     Args:
-        probe: reads splits.
-        threads: how many splits are probed in parallel.
+        threads: number of splits that are probed in parallel.
         patience: how long the reads of one split may fail with retryable errors (seconds).
         awaits_missing: whether to wait without limit for a split that the service does not know.
     """
@@ -50,7 +49,7 @@ class ProbePool:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def map(self, work: Callable[[SplitId], ResultT], splits: Iterable[SplitId]) -> Iterable[ResultT]:
-        """As the function `map`, side by side."""
+        """Like the function `map`, in parallel."""
         return self._threads.map(work, splits)
 
     def for_each(
@@ -62,7 +61,9 @@ class ProbePool:
         known: Callable[[SplitState], ResultT | None] = _nothing,
         may_be_last: bool = False,
     ) -> dict[SplitId, ResultT]:
-        """Does `work` for all splits. A split whose reads fail does not advance for now, and has no result.
+        """Does `work` for all splits. If the reads of a split fail, it does not advance now, and has no
+        result.
+
         If a run has to reach its target, reads are repeated, unless the split is missing.
 
         Args:
@@ -71,11 +72,11 @@ class ProbePool:
             may_be_last: as in `Limits`. Reads are repeated.
 
         Returns:
-            By split, what `work` returned, unless that was None.
+            By split, the results that are not None.
 
         Raises:
             DataLossError: records after a position are lost, and ``failOnDataLoss`` is true.
-            ServiceError: the reads of a split fail, and have failed for longer than `patience`.
+            ServiceError: the reads of a split have failed for longer than `patience`.
         """
         return self._side_by_side(states, partial(self._probe_split, work, known, may_be_last), may_read)
 

@@ -1,4 +1,4 @@
-"""How the planner reaches the splits of a log, and how rarely it reads them, so that tasks can read."""
+"""How the planner reads the splits of a log: rarely, because tasks need to read them, too."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Probe", "ProbeSettings"]
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How rarely the planner reads, so that tasks can. Kinesis allows 5 reads a second of each shard, for all
-    polling consumers together.
+    """The read limits of the planner. Kinesis allows 5 reads a second of each shard, for all polling
+    consumers together.
 
     Attributes:
         pause: sleeps for a number of seconds.
-        clock: monotonic seconds. Reads are paced by it, because a wall clock may be set back.
-        seconds_per_read: until a split may be read again, for each read of it.
+        clock: monotonic seconds.
+        seconds_per_read: pause for each read until a split may be read again.
         burst: reads of one split in any second.
         first_burst: the same before the first batch, while no task can read.
-        empty_pages_for: for at least how many seconds a plan continues reading among empty pages; the next
-            plan continues from there. Any number of empty pages may come before records. Only an answer at
-            the tip, or at the end of the split, shows that no record follows.
+        empty_pages_for: minimum seconds for which a plan continues reading among empty pages; the next
+            plan continues from there. Any number of empty pages may come before records: only an answer
+            at the tip, or at the end of the split, shows that no record follows.
     """
 
     pause: Callable[[float], None]
@@ -42,7 +42,7 @@ class ProbeSettings:
 
     @property
     def read_together(self) -> float:
-        """Seconds by which a split is read early if another one is due, so that one batch has both."""
+        """Seconds by which a split is read early if another one is due: then one batch has both."""
         return self.seconds_per_read / 4
 
 
@@ -50,9 +50,7 @@ class Probe:
     """Reads from the service, and stores the results in each split's `SplitState`.
 
     Args:
-        log: the service.
         data_loss: notified if records after a position are lost.
-        settings: how many reads a split may cost.
 
     Attributes:
         burst: reads of one split in any second.
@@ -65,13 +63,13 @@ class Probe:
         self.burst = settings.first_burst
 
     def expect_tasks(self) -> None:
-        """From now on tasks may read, and get their share of the reads that the service allows."""
+        """Leaves tasks their share of the reads that the service allows."""
         self.burst = self.settings.burst
 
     def state(
         self, split: Split, position: Position, *, expiry: Expiry | None = None, reads: ReadPace | None = None
     ) -> SplitState:
-        """A new state of a split, with its position and nothing read ahead.
+        """Makes a state of a split, with its position and nothing read ahead.
 
         Args:
             expiry: which records of the stream have expired.
@@ -80,5 +78,5 @@ class Probe:
         return SplitState(split, position, self.cursor(split, position), expiry, reads=reads or ReadPace())
 
     def cursor(self, split: Split, position: Position) -> Cursor:
-        """A cursor that polls the split from `position` on."""
+        """Makes a cursor that polls the split from `position` on."""
         return Cursor(self.log, self.data_loss, split.id, position)

@@ -1,8 +1,8 @@
 """Reads a split for the planner: some records after its last read, or one record at a point in time.
 
-Kinesis has no call that names the last record of a shard. The end of a batch (a cut point) is found by
-reading pages where few records come, and elsewhere by asking for the first record at or after a time with a
-limit of one: two calls and one record, whatever the rate.
+No call of Kinesis returns the last record of a shard. If few records arrive, reading pages finds the end
+of a batch (a cut point). Otherwise a session asks for the first record at or after a time, with a limit
+of one: two calls and one record, at any rate.
 """
 
 from __future__ import annotations
@@ -26,52 +26,45 @@ __all__ = ["LARGEST_PAGE", "SAMPLE", "ProbeSession", "next_instant"]
 _log = logging.getLogger(__name__)
 
 SAMPLE: Final = 1_000
-"""How many records show the density of a backlog."""
+"""Number of records that show the density of a backlog."""
 LARGEST_PAGE: Final = 10_000
-"""The most records in a page of Kinesis."""
+"""Kinesis' maximum number of records in a page."""
 _SHORTEST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 2.0
-"""Seconds until a run that waits for a split repeats a read that was throttled or failed."""
+"""Seconds until a throttled or failed read is repeated if a batch waits for the split."""
 
 _FIRST_PAGE: Final = 2
-"""How many records are requested while their size, up to 10 MiB each, is unknown."""
+"""Number of requested records while their size, up to 10 MiB each, is unknown."""
 _PAGE_BYTES: Final = 2**20
-"""The approximate bytes of a probe's page. After a page of more than 2 MiB Kinesis refuses reads of the shard
-for some seconds, and a task may have to read it next.
-"""
+"""Approximate bytes of a probe's page. After a page of more than 2 MiB Kinesis refuses reads of the
+shard for some seconds, and a task may have to read it next."""
 _NEAR_TIP_BYTES: Final = 2**17
-"""The approximate bytes of a page near the tip: as much as a shard with small records gets in a second. The
-task reads the same records again.
-"""
+"""Approximate bytes of a page near the tip: about a second of small records. The task reads them again."""
 _EMPTY_PAGES_SHARE: Final = 0.1
-"""A plan reads empty pages for at least this share of the time since the split was last read. If the iterator
-has expired since, the plan starts with the same pages again, so triggers that are far apart read more.
-"""
+"""Minimum share of the time since the last read for which a plan continues reading empty pages. If
+triggers are far apart, the iterator may have expired, and the plan reads the same pages again."""
 _FEW: Final = 100
-"""Records that a page near the tip may hold even if they have more bytes: up to `_PAGE_BYTES`. Large records
-come one by one, and a page with one record would seem to be full.
-"""
+"""Records that a page near the tip may hold, up to `_PAGE_BYTES`, even if they exceed
+`_NEAR_TIP_BYTES`: a page with one large record would seem to be full."""
 _BACKLOG_COST: Final = 1.0
-"""A read of a backlog delays the next read by at most this many seconds. The pause between reads is for
-splits near their tip."""
+"""Maximum seconds by which a read of a backlog delays the next read. Longer pauses are for splits near
+their tip."""
 _TIP_DELAY: Final = MICROS_PER_SECOND // 2
 """How old the end of a batch of a busy split may be (microseconds)."""
 _RECENT: Final = 3 * MICROS_PER_SECOND
 """The earliest start of the search for a tip, before now (microseconds)."""
 _RECORD_RATE: Final = 1_000
-"""Records that Kinesis lets producers write to a shard each second."""
+"""Records a second that Kinesis accepts for a shard."""
 _BYTE_RATE: Final = 2**20
-"""Bytes that Kinesis lets producers write to a shard each second.
+"""Bytes a second that Kinesis accepts for a shard.
 
 https://docs.aws.amazon.com/streams/latest/dev/service-sizes-and-limits.html
 """
 _READ_ON_PAGES: Final = 16
-"""The most pages that a plan reads of a split that cannot be searched by time; the next batch continues from
-there.
-"""
+"""Maximum pages that a plan reads of a split that cannot be searched by time; the next batch continues
+from there."""
 _MOST_CUT_POINTS: Final = 50_000
-"""Cut points that a plan keeps of a split that is read to its tip. Hours of a busy split would be
-millions."""
+"""Maximum cut points of a split that is read to its tip. Hours of a busy split would be millions."""
 _JOINED: Final = 16
 """If there are more, this many cut points become one."""
 
@@ -82,8 +75,8 @@ class _Found(NamedTuple):
     """The first records at or after an instant, and a cursor right after them.
 
     Attributes:
-        limit: how many records were asked for.
-        asked_at: when (microseconds).
+        limit: number of requested records.
+        asked_at: when they were requested (microseconds).
     """
 
     page: Page
@@ -93,20 +86,21 @@ class _Found(NamedTuple):
 
 
 def next_instant(begin: int, now: int, low: int, high: int, span: int) -> int | None:
-    """Where to ask for the newest record of a split next; None: between `low` and `high` lies no more than a
-    page, which is read.
+    """Returns where to ask for the newest record of a split next; None: a page covers all between `low`
+    and `high`.
 
-    Producers may have written for seconds and paused for days, or the other way round, and nothing says
-    which. So the search halves the logarithm of (time written / time paused): a pause of a minute is found
-    about as fast in an hour as in a year, and so is a minute of records.
+    Producers may have written for seconds and paused for days, or the other way round. So the search
+    halves the logarithm of (time written / time paused): it finds a minute's pause, or a minute of
+    records, about as fast in an hour as in a year.
+
+    All times are in microseconds.
 
     Args:
-        begin: when the newest record arrived that was known when the search began (microseconds, as all
-            times here).
+        begin: arrival of the newest record that was known when the search began.
         now: when the search began.
-        low: when the newest record arrived that is known.
+        low: arrival of the newest known record.
         high: no record arrived then or later.
-        span: the arrival time that one page covers, about.
+        span: approximate arrival time that one page covers.
     """
     if high - low <= span:
         return None
@@ -130,8 +124,8 @@ class ProbeSession:
     Every method raises what `Cursor.next_page` raises.
 
     Args:
-        patience: how long reads may fail for reasons that may pass (seconds).
-        is_awaited: the plan waits until the split can be read, so such reads are repeated.
+        patience: how long reads may fail with temporary errors (seconds).
+        is_awaited: the plan waits until the split can be read, so failed reads are repeated.
     """
 
     def __init__(self, probe: Probe, state: SplitState, patience: float, *, is_awaited: bool) -> None:
@@ -155,13 +149,13 @@ class ProbeSession:
             self._state.reads.schedule(self._settings.clock() + cost)
 
     def will_pass(self, error: ServiceError) -> bool:
-        """Whether a call that failed so may succeed later. Throttling is an answer, and always waited for."""
+        """Whether a failed call may succeed later. Throttling always counts as an answer."""
         since = self._state.reads.failing_since
         has_lasted = since is not None and self._settings.clock() - since > self._patience
         return error.throttling or ((error.retryable or error.missing) and not has_lasted)
 
     def call(self, call: Callable[[], ResultT]) -> ResultT:
-        """Calls the service. If the plan waits for the split, what fails and may pass is repeated."""
+        """Calls the service. If the plan waits for the split, temporary errors are retried."""
         reads, pause = self._state.reads, _SHORTEST_PAUSE
         while True:
             try:
@@ -184,9 +178,10 @@ class ProbeSession:
         """Reads after the last cut point: one page, or several as long as they are empty.
 
         Args:
-            limit: records that the page may hold.
-            exact: continue reading until records come, or the service says that there are none. Otherwise the
-                next trigger continues after an empty page behind known records, or after some.
+            limit: maximum records of the page.
+            exact: continue reading until records come, or the service reports that there are none.
+                Otherwise the next trigger continues after an empty page that follows known records, or
+                after a time limit.
         """
         state = self._state
         while True:
@@ -200,9 +195,9 @@ class ProbeSession:
                 return
 
     def seek_to_tip(self, until: int) -> None:
-        """Makes the last cut point the very tip at `until` (microseconds).
+        """Makes the last cut point the exact tip at `until` (microseconds).
 
-        To be called after a full page, so it is known that records follow.
+        Called after a full page, which shows that records follow.
         """
         number = self.number_of(IteratorStart("LATEST"))
         if number is not None:
@@ -214,8 +209,8 @@ class ProbeSession:
     def read_near_tip(self) -> None:
         """Makes the last cut point the newest record, or one near it, mostly with one read.
 
-        The read starts after the last cut point. If a page from there does not come near the tip, this and
-        later reads start at the records of the last `_TIP_DELAY`, until there are none.
+        The read starts after the last cut point. If a page from there does not come near the tip, this
+        and later reads start at the records of the last `_TIP_DELAY`, until there are none.
         """
         state = self._state
         if not state.is_busy:
@@ -239,7 +234,8 @@ class ProbeSession:
         if found is not None and self._jump_to(found):
             return
         if found is not None or not state.cut_points:
-            # All records found are known: a record's time lies ahead of the clock. Many records may follow.
+            # All records found are known: a record's time is ahead of the clock. Many records may
+            # follow.
             self.read_page(limit if found is None else self._page_limit)
         if found is None:
             self._search_tip(since, None)
@@ -249,7 +245,7 @@ class ProbeSession:
 
         Returns:
             False if there is no such record. Then the last cut point is a record near the tip, or, with
-            `exact`, the last record before `until`.
+                `exact`, the last record before `until`.
         """
         return self._seek(until, 1, until if exact else None)
 
@@ -258,9 +254,8 @@ class ProbeSession:
         return self.call(lambda: self._probe.log.number_of(self._state.split.id, start))
 
     def _seek_to_number(self, number: str) -> None:
-        """Makes the last cut point the newest record, where the next one will get `number`.
-
-        The times of records do not matter.
+        """Makes the last cut point the newest record, if the next one will get `number`. Ignores
+        arrival times.
         """
         state, tip = self._state, sequence_of(number)
         span = limit = self._page_limit
@@ -274,10 +269,10 @@ class ProbeSession:
             self.read_page(self._page_limit, exact=True)
 
     def _seek(self, instant: int, limit: int, exact_until: int | None) -> bool:
-        """Reads `limit` records from `instant` on, and looks for the tip if there is none, or more follow.
+        """Reads `limit` records from `instant` on. If there is none, or more follow, searches the tip.
 
         Args:
-            exact_until: find the very tip at this instant (microseconds); None: a record near it.
+            exact_until: find the exact tip at this instant (microseconds); None: a record near it.
 
         Returns:
             Whether a record arrived at `instant` or later.
@@ -294,9 +289,7 @@ class ProbeSession:
         return found is not None
 
     def _read_on(self, instant: int, exact_until: int | None) -> bool:
-        """`_seek` without a search by time: reads page after page, up to `_READ_ON_PAGES` of them without
-        `exact_until`.
-        """
+        """As `_seek`, page by page. Without `exact_until` it reads up to `_READ_ON_PAGES`."""
         state, is_exact = self._state, exact_until is not None
         until = instant if exact_until is None else exact_until
         pages = 0
@@ -309,12 +302,11 @@ class ProbeSession:
             if len(state.cut_points) > _MOST_CUT_POINTS:
                 state.join_cut_points(_JOINED)
             if len(state.cut_points) == known and not is_exact:
-                break  # the tip, or a gap: the next trigger shows
+                break  # the next trigger shows whether this is the tip or a gap
         return bool(state.cut_points) and state.cut_points[-1].arrival >= instant
 
     def _search_tip(self, high: int | None, exact_until: int | None) -> None:
-        """Makes the last cut point the newest record, or one near it: what a page covers is read, and of more
-        a part.
+        """Makes the last cut point the newest record, or one near it.
 
         Args:
             high: no record arrived at this instant (microseconds) or later; None: not known.
@@ -344,40 +336,40 @@ class ProbeSession:
                 high = low  # arrival times are out of order here: read page by page
 
     def _jump_to(self, found: _Found) -> bool:
-        """Returns whether some of the records found are new."""
+        """Whether some of the records found are new."""
         last = self._state.last_sequence
         self._state.jump_to(*found)
         return self._state.last_sequence > last
 
     @property
     def _page_limit(self) -> int:
-        """How many records a page holds that takes little of the shard's 2 MiB/s."""
+        """The number of records in a page that uses little of the shard's 2 MiB/s."""
         return self._limit(_PAGE_BYTES)
 
     def _limit(self, size_in_bytes: int) -> int:
-        """About how many records of the split have this many bytes together."""
+        """Returns about how many records of the split have this many bytes together."""
         size = self._state.record_size
         return _FIRST_PAGE if size is None else max(1, min(LARGEST_PAGE, int(size_in_bytes / max(size, 1.0))))
 
     def _shortest_span(self) -> int:
-        """The shortest time in which a shard takes a page of records (microseconds)."""
+        """Returns the shortest time in which a shard gets a page of records (microseconds)."""
         rate = min(_RECORD_RATE, _BYTE_RATE / max(self._state.record_size or 1.0, 1.0))
         return int(self._page_limit / rate * MICROS_PER_SECOND)
 
     def _span(self) -> int:
-        """The arrival time that a page covers (microseconds), as far as the pages read have shown it."""
+        """Returns the arrival time that a page covers (microseconds), estimated from the pages so far."""
         density, shortest = self._state.density, self._shortest_span()
         return max(shortest, int(self._page_limit / density)) if density else shortest
 
     def _first_since(self, instant: int, limit: int, *, exact: bool) -> _Found | None:
-        """`_first_at` for an instant (microseconds)."""
-        # The service refuses later instants, and counts in milliseconds.
+        # The service rejects future instants, and counts in milliseconds.
         instant = min(instant, self._probe.log.server_time() // 1000 * 1000)
         return self._first_at(AtTime(instant), limit, exact=exact)
 
     def _first_at(self, position: AtTime, limit: int, *, exact: bool) -> _Found | None:
-        """The first records from a position on; None: there is none, or, unless `exact`, only empty pages
-        have come.
+        """Returns the first records from a position on, or None.
+
+        Unless `exact`, None may also mean that only empty pages have come.
         """
         cursor = self._probe.cursor(self._state.split, position)
         while True:
@@ -388,11 +380,11 @@ class ProbeSession:
                 return None
 
     def _gives_up(self) -> bool:
-        """Whether what follows empty pages is left to the next trigger."""
+        """Whether to leave the pages after empty ones to the next trigger."""
         return self._settings.clock() + self._wait() > self._empty_pages_until
 
     def _next_page(self, cursor: Cursor, limit: int) -> tuple[Page, int]:
-        """Reads a page when the split may be read; also gives the time just before (microseconds)."""
+        """Reads a page when the split may be read; also returns the time just before (microseconds)."""
 
         def read() -> tuple[Page, int]:
             if wait := self._wait():

@@ -12,20 +12,18 @@ __all__ = ["CutPoint"]
 
 
 class CutPoint(NamedTuple):
-    """A record after which a batch may end, with the figures of the records before it for admission.
+    """A record after which a batch may end, with figures of the records since the previous cut point.
 
-    A probe makes one cut point for each record that it reads page by page, and one for all records of a page
-    that it finds at a point in time; a subscription makes one for many records that came in one event. The
-    records that are counted lie between the cut point before this one (excluded) and the record itself
-    (included).
+    A probe makes one cut point for each record of a page, or one for a whole page that it finds by time.
+    A subscription makes one for all records of an event.
 
     Attributes:
         number: sequence number of the record.
         arrival: when the record arrived (microseconds).
         size: bytes of the counted records, partition keys included.
-        count: how many records are counted.
+        count: number of records after the previous cut point, up to and including this one.
         since: when the first counted record arrived (microseconds), if known.
-        is_after_gap: records that no cut point counts lie right before the counted ones.
+        is_after_gap: uncounted records lie right before the counted ones.
     """
 
     number: str
@@ -37,18 +35,16 @@ class CutPoint(NamedTuple):
 
     @classmethod
     def of(cls, record: AnyRecord) -> CutPoint:
-        """The cut point that counts one record."""
         return cls(record.sequence_number, record.arrival, size_in_bytes(record))
 
     @classmethod
     def of_all(cls, records: Sequence[AnyRecord], size: int) -> CutPoint:
-        """The cut point that counts records of one page, which have about `size` bytes."""
+        """Makes the cut point that counts records of one page with about `size` bytes."""
         first, last = records[0], records[-1]
         return cls(last.sequence_number, last.arrival, size, len(records), first.arrival)
 
     @property
     def sequence(self) -> int:
-        """The sequence number, to compare by."""
         return sequence_of(self.number)
 
     @property

@@ -1,4 +1,4 @@
-"""The planner's reads of one split: when the next one may follow, and how long they have had no answer."""
+"""The planner's read pace of one split, and how long its reads have been unanswered."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _ALLOWANCE: Final = 1.0
 
 
 class ReadPace:
-    """Held by the `SplitState` of its split. Used by one thread at a time; all times are monotonic seconds.
+    """Part of a `SplitState`. Used by one thread at a time; all times are monotonic seconds.
 
-    Reads of a split are answered, throttled, or fail; a split that the service does not know is missing.
+    Reads are answered, throttled, or fail. A split that the service does not know is missing.
 
     Attributes:
-        next_read_at: the planner reads the split again then, unless a run waits for it.
-        unanswered_since: when the first read after the last answer was throttled or failed; None: none was.
-        failing_since: the same for reads that failed; None after a throttled read.
+        next_read_at: when the planner reads the split again, unless a batch waits for the split.
+        unanswered_since: when the first read after the last answer was throttled or failed; None: none
+            was.
+        failing_since: the same for failed reads; None after a throttled read.
     """
 
     def __init__(self) -> None:
@@ -35,14 +36,14 @@ class ReadPace:
         self.failing_since: float | None = None
         self._is_missing = False
         self._counted_at: deque[float] = deque()  # the calls of the last second
-        self._open_at = -math.inf  # when the bytes read so far no longer make the service refuse a read
+        self._open_at = -math.inf  # when the service accepts a read again, by the bytes read so far
 
     def wait(self, now: float, calls: int, *, for_bytes: bool) -> float:
-        """Seconds until the split may be read.
+        """Returns the seconds until the split may be read.
 
         Args:
-            calls: how often in any second.
-            for_bytes: wait as well until what was read does not make the service refuse a read.
+            calls: maximum calls in any second.
+            for_bytes: also wait until the bytes read so far no longer cause a refusal.
         """
         may_read_at = self._open_at if for_bytes else now
         if calls <= len(self._counted_at):
@@ -50,10 +51,10 @@ class ReadPace:
         return max(0.0, may_read_at - now)
 
     def record_call(self, page: Page | None, now: float) -> None:
-        """A read was answered: with a page, or (None) with an error.
+        """Records that a read was answered: with a page, or (None) with an error.
 
-        The service has counted the call by now, however long the request took. After a page of more than 2
-        MiB, the next read waits until the page no longer counts.
+        The service has counted the call by now. After a page of more than 2 MiB, the next read waits
+        until the page no longer counts.
         """
         while self._counted_at and self._counted_at[0] + _WINDOW < now:
             self._counted_at.popleft()
@@ -62,20 +63,21 @@ class ReadPace:
         self._open_at = now + cost if cost > 1.0 else max(self._open_at, now - _ALLOWANCE) + cost
 
     def schedule(self, next_read_at: float) -> None:
-        """The planner reads the split again at `next_read_at`, and a while after a read without an answer."""
+        """Sets the next read. After an unanswered read it only moves it later."""
         is_answered = self.unanswered_since is None
         self.next_read_at = next_read_at if is_answered else max(self.next_read_at, next_read_at)
 
     def mark_answered(self) -> None:
-        """A read has succeeded, or a subscription reports on the split."""
+        """Records that a read has succeeded, or that a subscription reports on the split."""
         self.unanswered_since = self.failing_since = None
         self._is_missing = False
 
     def mark_unanswered(self, now: float, patience: float, *, throttled: bool, missing: bool = False) -> None:
-        """A read was throttled, which does not count as a failure, or has failed and may succeed later.
+        """Records that a read was throttled, which is no failure, or failed and may succeed later.
 
         Args:
-            patience: a failure this long after the one before begins anew: nothing was tried in between.
+            patience: after a pause this long, a failure counts as the first, because nothing was tried
+                in between.
         """
         if self.unanswered_since is None:
             self.unanswered_since = now

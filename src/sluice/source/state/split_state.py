@@ -1,6 +1,5 @@
-"""The planner's knowledge of a split ahead of the last batch. It only saves time: a dropped state is rebuilt
-from the position alone.
-"""
+"""The planner's knowledge of a split ahead of the last batch. A dropped state is rebuilt from the
+position."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from sluice.source.state.subscriptions import SubscriptionProgress
 __all__ = ["Reach", "SplitState"]
 
 _MIN_HINT_GAIN = 600 * MICROS_PER_SECOND
-"""A hint goes into the offsets if it is this much newer than the logged one (microseconds)."""
+"""Minimum gain of a hint over the logged one (microseconds)."""
 _LAG_HOLDS = 15.0
 """Seconds without an answer after which a lag counts as unknown."""
 
@@ -32,13 +31,13 @@ class Reach(enum.Enum):
     """What follows the last cut point of a split."""
 
     UNKNOWN = enum.auto()
-    """More records may follow; a probe has to look for them."""
+    """More records may follow; a probe has to read them."""
     TIP = enum.auto()
     """No record followed at the last answer."""
     END = enum.auto()
     """The split is closed, and no record follows."""
     TARGET = enum.auto()
-    """The run ends here: records that follow are not part of it."""
+    """The query ends here, and ignores records that follow."""
 
 
 @dataclass(slots=True)
@@ -46,10 +45,10 @@ class SplitState:
     """The state of one split between two batches. Held by the enumerator. It is updated in one of two ways:
 
     - *probed* (the default): a probe reads pages, see `record_page` and `jump_to`;
-    - *pushed* (`is_pushed`): a subscription reports how far it has come, see `adopt`.
+    - *pushed* (`is_pushed`): a subscription reports its progress, see `adopt`.
 
-    A hint is an instant at which no record followed a position, and is part of that position: of `position`,
-    and of `cursor.position`. `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
+    A hint is an instant at which no record followed a position. It is part of `position` and of
+    `cursor.position`. `unchanged_with_hints` logs it as ``idle``, `end_with_hints` as ``quiet``.
 
     Attributes:
         split: as in the last listing.
@@ -57,17 +56,18 @@ class SplitState:
         cursor: reads from right after the last cut point.
         expiry: which records of the stream had expired when the state was made; None if not known.
         reads: its pace, and whether the service answers.
-        target: where a run with ``Trigger.AvailableNow`` ends; no cut point follows it.
+        target: where a query with ``Trigger.AvailableNow`` ends; no cut point follows it.
         cut_points: where the next batch may end, in order, all after `position`.
         reach: what follows the last cut point.
-        record_size: mean size of the records of the last page that held any (bytes); None before the first.
-        density: records a microsecond of arrival time, in the last page that shows it; None before the first.
+        record_size: mean bytes of a record in the last page with records; None before the first.
+        density: records per microsecond of arrival time, from the last page that shows it; None before
+            the first.
         millis_behind: how far the last answer was from the tip (milliseconds).
         tip_at: when the service last reported that nothing follows the last cut point (microseconds).
         first_number: number of the first record after `position`, if a probe has seen it.
         is_busy: a page from the last cut point did not reach the tip, and records kept coming.
         is_pushed: a subscription reports new records, and probes do not read the split.
-        idle_progress: the last adopted progress, if it said that no record follows `position`; else None.
+        idle_progress: the last adopted progress, if it reported no record after `position`; else None.
     """
 
     split: Split
@@ -91,7 +91,7 @@ class SplitState:
 
     @property
     def has_gap(self) -> bool:
-        """Whether records that no cut point counts lie before a cut point."""
+        """Whether uncounted records lie before a cut point."""
         return any(point.is_after_gap for point in self.cut_points)
 
     @property
@@ -101,12 +101,11 @@ class SplitState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the split is closed, and ends after the last cut point."""
         return self.reach is Reach.END
 
     @property
     def is_newly_closed(self) -> bool:
-        """Whether the split was closed since a read came to its tip. Records may follow."""
+        """Whether the split was closed since a read reached its tip. Records may follow."""
         return self.split.is_closed and self.reach is Reach.TIP
 
     @property
@@ -121,14 +120,16 @@ class SplitState:
 
     @property
     def wants_first_record(self) -> bool:
-        """Whether the number of the first record will be needed to show that none has expired."""
+        """Whether the number of the first record will be needed to prove that none has expired."""
         here = self.position
         is_start = isinstance(here, AtHorizon) and here.pinned is not None and here.caught_up_at is None
         return is_start and self.first_number is None
 
     def start_has_expired(self, now: int) -> bool:
         """Whether records may have expired unread after a position that names no record (`now` in
-        microseconds). No record after the position would show this to a reader.
+        microseconds).
+
+        No later record would show this to a reader.
         """
         here = self.position
         if self.cut_points or not isinstance(here, AtTime | AtHorizon):
@@ -139,13 +140,13 @@ class SplitState:
     def is_due(self, now: float) -> bool:
         """Whether a probe may read the split at `now` (monotonic seconds).
 
-        A split with a target is always due: a run with targets ends when nothing is new, and must not end
-        because a split was not read.
+        A split with a target is always due: otherwise the query could end only because the split was not
+        read.
         """
         return not self.is_pushed and (self.target is not None or self.reads.next_read_at <= now)
 
     def count_before(self, instant: int | None) -> int:
-        """How many cut points come before the first that arrived at or after `instant`."""
+        """Returns how many cut points precede the first that arrived at or after `instant`."""
         if instant is None:
             return len(self.cut_points)
         for count, point in enumerate(self.cut_points):
@@ -154,11 +155,11 @@ class SplitState:
         return len(self.cut_points)
 
     def count_up_to(self, end: After) -> int:
-        """How many cut points a batch up to `end` takes."""
+        """Returns how many cut points a batch up to `end` takes."""
         return bisect_right(self.cut_points, end.sequence, key=lambda point: point.sequence)
 
     def cut_at(self, count: int) -> After | Closed | None:
-        """The end of a batch that takes the first `count` cut points; None if that is not progress."""
+        """Returns the end of a batch that takes the first `count` cut points; None if that is no progress."""
         if count == len(self.cut_points):
             if self.reach is Reach.TARGET:
                 return self.target
@@ -173,7 +174,7 @@ class SplitState:
         return After(point.number, arrival=point.arrival, caught_up_at=caught_up_at)
 
     def end_before(self, instant: int) -> After | Closed | None:
-        """The end of a batch that takes the records that arrived before `instant` (microseconds)."""
+        """Returns the end of a batch that takes the records that arrived before `instant` (microseconds)."""
         count = self.count_before(instant)
         if count < len(self.cut_points) and self.reach is not Reach.TARGET:
             end = before(self.cut_points[count].number)
@@ -181,12 +182,14 @@ class SplitState:
         return self.cut_at(len(self.cut_points))
 
     def end_before_number(self, number: str) -> After | None:
-        """The end of a batch that takes the records before the record `number`; None: there is none."""
+        """Returns the end of a batch that takes the records before the record `number`; None: there are
+        none.
+        """
         end = before(number)
         return end if isinstance(end, After) and end.sequence > self.last_sequence else None
 
     def after_position(self, points: Sequence[CutPoint]) -> Sequence[CutPoint]:
-        """The `points` of a subscription that are after `position`."""
+        """Returns the `points` of a subscription that follow `position`."""
         if not isinstance(self.position, After):
             return points
         done = self.position.read_up_to
@@ -196,7 +199,7 @@ class SplitState:
         return points[count:]
 
     def lag(self, count: int, now: float) -> int | None:
-        """How far a batch that takes the first `count` cut points ends from the tip (milliseconds).
+        """Returns the lag of a batch that takes the first `count` cut points (milliseconds).
 
         Args:
             now: monotonic seconds.
@@ -213,8 +216,8 @@ class SplitState:
         return self.millis_behind + max(0, self.cut_points[-1].arrival - arrival) // 1000
 
     def end_with_hints(self, end: After | Closed, logged: Position) -> After | Closed:
-        """`end`, with the last instant without records after the batch's start, if that is much newer than
-        the one that was `logged` with the start.
+        """Adds the last hint about the start of the batch to `end`, if it is much newer than the
+        `logged` one.
         """
         known, before_ = _hint(self.position), _hint(logged)
         if known is None or before_ is None or known - before_ < _MIN_HINT_GAIN:
@@ -222,10 +225,11 @@ class SplitState:
         return replace(end, start_caught_up_at=known)
 
     def unchanged_with_hints(self, position: Position) -> Position:
-        """The position of a split that does not advance, with the instant at which it was last caught up.
+        """Returns the position of a split that does not advance, with the instant at which it was last
+        caught up.
 
-        A newer hint alone makes no batch. After a restart, the hint shows whether a split got no records or
-        its records have expired.
+        A newer hint alone makes no batch. After a restart, the hint shows whether the split got no
+        records or its records have expired.
         """
         here = self.position
         if position != here:
@@ -238,8 +242,8 @@ class SplitState:
         """Records a page that a probe has read through `cursor`.
 
         Args:
-            limit: how many records were asked for.
-            asked_at: when the page was asked for (microseconds).
+            limit: number of requested records.
+            asked_at: when the page was requested (microseconds).
         """
         self.millis_behind = page.millis_behind
         self._set_reach(self._reach_of(page, limit))
@@ -256,7 +260,7 @@ class SplitState:
         self._take_hint()
 
     def jump_to(self, page: Page, cursor: Cursor, limit: int, asked_at: int) -> None:
-        """Records a page that a probe has found by time. There may be a gap between it and the known records.
+        """Records a page that a probe has found by time. A gap may separate it from the known records.
 
         Args:
             page: the records that were found.
@@ -272,7 +276,7 @@ class SplitState:
             self.record_size = size / len(records)
         if known and not self.has_gap:
             points = list(map(CutPoint.of, records[known:]))
-        else:  # behind a gap no batch ends between the records of a page
+        else:  # after a gap, batches end only between pages
             points = [CutPoint.of_all(records[known:], size)._replace(is_after_gap=not known)]
         self._add(points)
         self.cursor = cursor
@@ -283,14 +287,14 @@ class SplitState:
             self.tip_at = asked_at
 
     def drop_after_gap(self) -> None:
-        """Probes continue before the first gap, so that all records are counted."""
+        """Makes probes continue before the first gap, where they count all records."""
         if self.has_gap:
             points = list(itertools.takewhile(lambda point: not point.is_after_gap, self.cut_points))
             self.cut_points, self.reach = points, Reach.UNKNOWN
             self.cursor = self.cursor.at(self._behind_last(None))
 
     def join_cut_points(self, count: int) -> None:
-        """Joins each `count` cut points to one: a batch may end at the last of them, and counts them all."""
+        """Joins groups of `count` cut points to their last one, which then counts all their records."""
         points = self.cut_points
         groups = [points[first : first + count] for first in range(0, len(points), count)]
         self.cut_points = [
@@ -303,15 +307,16 @@ class SplitState:
         ]
 
     def mark_start_reported(self, now: int) -> None:
-        """Notes that at `now` (microseconds) records after `position` were reported as maybe expired."""
+        """Records that at `now` (microseconds) records after `position` were reported as maybe expired."""
         if not isinstance(self.position, Closed):
             self.position = replace(self.position, caught_up_at=now)
 
     # --- subscriptions --------------------------------------------------------------------------------
 
     def adopt(self, progress: SubscriptionProgress) -> None:
-        """Replaces the probes' cut points by those that a subscription has brought after `position`. If the
-        subscription has brought nothing yet, cut points that probes found stay, and are planned first.
+        """Replaces the cut points by those of a subscription after `position`.
+
+        If the subscription has brought nothing yet, the probes' cut points stay, and are planned first.
         """
         is_idle = progress.is_at_tip and not progress.cut_points and self.target is None
         self.is_pushed = True
@@ -324,7 +329,7 @@ class SplitState:
         self._drop_cut_points()
         self._add(points)
         last = self.cut_points[-1].number if self.cut_points else None
-        is_whole = not points or last == points[-1].number  # else the target has cut some off
+        is_whole = not points or last == points[-1].number  # otherwise the target has removed some
         if is_whole:
             tip_or_not = Reach.TIP if progress.is_at_tip else Reach.UNKNOWN
             self._set_reach(Reach.END if progress.has_ended else tip_or_not)
@@ -339,7 +344,7 @@ class SplitState:
     # --- batches --------------------------------------------------------------------------------------
 
     def stop_at(self, target: After | Closed) -> None:
-        """Makes the run end at `target`, even if probes have read further by now."""
+        """Makes the query end at `target`, even if probes have read further."""
         self.target = target
         points, self.cut_points = self.cut_points, ()
         self._add(points)
@@ -354,9 +359,9 @@ class SplitState:
         return isinstance(position, After) and is_ahead and position.sequence <= self.last_sequence
 
     def advance_to(self, position: Position) -> None:
-        """The last batch ended at `position`.
+        """Moves the state to `position`, the end of the last batch.
 
-        Cut points behind a gap are dropped, unless the batch has taken the records in the gap.
+        Cut points after a gap are dropped, unless the batch has taken the records in the gap.
         """
         if isinstance(position, After) and position != self.position:
             self.cut_points = self.cut_points[self.count_up_to(position) :]
@@ -368,7 +373,7 @@ class SplitState:
             self._take_hint()
 
     def reset(self) -> None:
-        """Probes begin again right after `position`."""
+        """Makes probes begin again right after `position`."""
         self._drop_cut_points()
         self.is_pushed = False
         self.cursor = self.cursor.at(self._behind_last(None))
@@ -381,7 +386,6 @@ class SplitState:
         self.cut_points, self.reach = (), Reach.UNKNOWN
 
     def _observe_density(self, points: Sequence[CutPoint]) -> None:
-        """Computes the density from consecutive records."""
         first = points[0].arrival if points[0].since is None else points[0].since
         count = sum(point.count for point in points)
         if points[-1].arrival > first:
@@ -392,17 +396,19 @@ class SplitState:
             return Reach.END
         if page.millis_behind != 0 or len(page.records) >= limit:
             return Reach.UNKNOWN
-        # A split that was listed as closed before the read gets no more records: its tip is its end, even if
-        # the service says so only on the next page. Its children's records are older than this answer.
+        # A split that was listed as closed before the read gets no more records: its tip is its end,
+        # even if the service reports that only on the next page. The records of its children are older
+        # than this answer.
         return Reach.END if self.split.is_closed else Reach.TIP
 
     def _set_reach(self, reach: Reach) -> None:
-        """Records after a target do not matter, so `Reach.TARGET` stays until the cut points are dropped."""
+        """Keeps `Reach.TARGET` until the cut points are dropped, because records after a target do not
+        matter.
+        """
         if self.reach is not Reach.TARGET:
             self.reach = reach
 
     def _add(self, points: Iterable[CutPoint]) -> None:
-        """Adds cut points after the last one, up to the target."""
         target = self.target
         if not isinstance(target, After):
             self.cut_points = [*self.cut_points, *points]
@@ -412,17 +418,17 @@ class SplitState:
             if point.sequence <= target.sequence:
                 kept.append(point)
             elif point.count > 1 and self.reach is not Reach.TARGET:
-                # The target is among the records that this cut point counts: the records before it belong
-                # to the run.
+                # This cut point counts the target: the records up to the target belong to the query.
                 kept.append(point._replace(number=target.number, arrival=target.arrival or point.arrival))
             if point.sequence >= target.sequence:
                 self.reach = Reach.TARGET
         self.cut_points = kept
 
     def _confirm_caught_up(self, now: int) -> None:
-        """Confirms that no record has followed a position that names no record. No record can show there that
-        nothing has expired. If the stream still holds the instant of the last such confirmation, no record
-        can have come and expired since then.
+        """Confirms that no record has followed a position that names no record.
+
+        There no record can prove that nothing has expired. But if the stream still holds the instant of
+        the last confirmation, no record can have arrived and expired since.
         """
         here = self.position
         if not self.cut_points and isinstance(here, AtTime | AtHorizon):
@@ -431,7 +437,7 @@ class SplitState:
                 self.position = replace(here, caught_up_at=now)
 
     def _take_hint(self) -> None:
-        """Takes the cursor's hint about a position that names a record."""
+        """Copies the cursor's hint about a position that names a record."""
         if self.cursor.position == self.position and isinstance(self.position, After):
             self.position = self.cursor.position
 
@@ -441,7 +447,7 @@ class SplitState:
         return expiry is not None and expiry.at(now, expiry.retention).horizon < instant
 
     def _behind_last(self, caught_up_at: int | None) -> Position:
-        """The position after the last cut point, with the instant at which no record followed it."""
+        """Returns the position after the last cut point, with the instant at which no record followed it."""
         if self.cut_points:
             last = self.cut_points[-1]
             return After(last.number, arrival=last.arrival, caught_up_at=caught_up_at)
@@ -452,5 +458,4 @@ class SplitState:
 
 
 def _hint(position: Position) -> int | None:
-    """An instant (microseconds) at which no record followed a position."""
     return position.caught_up_at if isinstance(position, After) else position.last_caught_up_at

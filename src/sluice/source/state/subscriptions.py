@@ -1,7 +1,6 @@
 """The planner's view of subscriptions, through which the service pushes records (FLIP-128).
 
-While a subscription to a split is open, the planner need not read the split to find the end of a batch: the
-subscription reports how far it has come. This only saves time: a split without a subscription is probed.
+Subscriptions only save time: a split without one is probed.
 """
 
 from __future__ import annotations
@@ -19,8 +18,10 @@ __all__ = ["SubscriptionProgress", "Subscriptions"]
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionProgress:
-    """The progress of a subscription after a position. Agents send one for every event. `Subscriptions`
-    returns one for all events after a position, and the same object until there is news.
+    """The progress of a subscription after a position.
+
+    Agents send one for every event. `Subscriptions` combines all events after a position, and returns
+    the same object until there is news.
 
     Attributes:
         cut_points: in the order of their sequence numbers, all after the position.
@@ -45,27 +46,28 @@ class Subscriptions(Protocol):
 
     @property
     def version(self) -> int:
-        """Rises with any news: records, the end of a split or subscription, a split that reaches its tip.
+        """Increases with any news: records, the end of a split or subscription, a split that reaches its tip.
 
-        A split that stays at its tip is no news, and neither is silence.
+        A split that stays at its tip is not news.
         """
 
     def follow(self, positions: Mapping[SplitId, Position]) -> None:
         """Keeps a subscription open to each of these splits, and to no other.
 
-        Called for every trigger, so it is cheap and does not block.
+        Called for every trigger, so it must be cheap and must not block.
 
         Args:
-            positions: where the next batch starts in each split that may be read now. Records before a
-                position are no longer needed. If no subscription covers a position, one is opened.
+            positions: where the next batch starts in each split that may be read now. Earlier records
+                are no longer needed. If no subscription covers a position, one is opened.
         """
 
     def progress(self, split: SplitId, position: Position) -> SubscriptionProgress | None:
-        """The progress after `position`; None if no subscription covers it yet. A subscription covers a
-        position if it delivers, or has delivered, every record after the position. If its first record is not
-        the one that the position names, it does not cover the position: the records between may have expired,
-        and polling decides whether they were lost.
+        """Returns the progress after `position`; None if no subscription covers it yet.
+
+        A subscription covers a position if it delivers, or has delivered, every record after it. If its
+        first record is not the one that the position names, it does not: the records in between may have
+        expired, and polling decides whether they were lost.
         """
 
     def close(self) -> None:
-        """Ends the subscriptions."""
+        """Closes the subscriptions."""
