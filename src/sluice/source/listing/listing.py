@@ -1,7 +1,7 @@
 """Lists splits, and decides which of them exist (FLIP-27's split discovery).
 
-A split exists if the last listing has it. Listings are only eventually consistent: a split of an earlier
-listing of this run also exists, unless the service says that this split is missing.
+A split exists if the last listing has it. Because listings are only eventually consistent, a split of an
+earlier listing also exists until the service reports it as missing.
 """
 
 from __future__ import annotations
@@ -27,29 +27,27 @@ _log = logging.getLogger(__name__)
 _LISTING_DELAY = 60 * MICROS_PER_SECOND
 """How long a split may exist before listings have it (microseconds)."""
 _LONGEST_WAIT = 3.0
-"""Seconds that planning waits for a listing if it has an older one. A listing takes about 50 ms; while the
-service refuses it, its retries take half a minute.
-"""
+"""Maximum seconds that planning waits for a new listing if it has an older one. A listing takes about
+50 ms, but its retries may take half a minute."""
 _SHORTEST_INTERVAL = 0.5
-"""The shortest time between two listings (seconds). For some seconds the service may return the same stale
-listing.
-"""
+"""Minimum seconds between two listings. For some seconds the service may return the same stale listing."""
 _RELISTING_PAUSE = 2.0
 """Seconds between two listings while planning waits for existing splits that are not listed."""
 _LONGEST_START = 30.0
-"""Seconds for which the start of a query waits for parents. A log may return iterators of expired splits."""
+"""Maximum seconds that the start of a query waits for parents. A log may return iterators of expired
+splits."""
 _WARNING_INTERVAL = 30.0
 """Seconds between two warnings that splits are missing."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The splits that exist, and their streams.
+    """The existing splits, and their streams.
 
     Attributes:
         splits: by id.
         infos: by stream.
-        begun_at: when the listing of the splits began (microseconds, by the service's clock).
+        begun_at: when the listing began (microseconds, by the service's clock).
         is_incomplete: whether the splits show that others are missing.
     """
 
@@ -75,16 +73,16 @@ class Listing:
 
 
 class Lister:
-    """Owns the listing of splits. Used by one thread.
+    """Lists splits. Used by one thread.
 
-    The first listing blocks. A thread makes later ones. While the service rejects them or does not answer,
-    planning uses the last listing.
+    The first listing blocks. Another thread makes later ones. While the service rejects them or does not
+    answer, planning uses the last listing.
 
     Args:
-        probe: has the log and the clock. Unless the query fails on data loss, a missing stream is an error
-            in the first listing only.
+        probe: has the log and the clock. If losses are tolerated, a missing stream is an error in the
+            first listing only.
         streams: their names.
-        interval: how old a listing may become (seconds).
+        interval: maximum age of a listing (seconds).
         map_splits: like `map`, maybe in parallel: after scaling, hundreds of parents expire.
         longest_wait: how long `current` waits for a listing if an older one is known (seconds).
     """
@@ -106,17 +104,18 @@ class Lister:
         self._clock = probe.settings.clock
         self._map = map_splits
         self._longest_wait = longest_wait
-        self._infos: dict[str, StreamInfo] = {}  # of the streams as they were described last
+        self._infos: dict[str, StreamInfo] = {}  # the last descriptions
         self._listing: Listing | None = None
         self._pending: Future[Listing] | None = None
         self._answered_at = -math.inf
         self._pause = interval  # until the next listing
-        self._is_stale = False  # since the last listing was begun
+        self._is_stale = False  # since the last listing began
         self._failing_since: float | None = None
 
     def current(self) -> Listing:
-        """The last listing, or a new one if the last is too old, stale or missing; still the last if a new
-        one takes too long.
+        """Returns the last listing, or a new one if the last is too old, stale or missing.
+
+        If a new one takes too long, the last one is returned.
 
         Raises:
             ServiceError: a stream does not exist, or the service does not answer. If there is an older
@@ -131,7 +130,7 @@ class Lister:
                 return listing
             self._pending, self._is_stale = _in_background(self._ask), False
         wait = self._longest_wait if self._failing_since is None else 0.0
-        # The timeout of `result` would not do: since Python 3.11 a TimeoutError of the log looks the same.
+        # Not the timeout of `result`: since Python 3.11 a TimeoutError of the log looks the same.
         if not wait_for((self._pending,), wait).done:
             self._go_on(f"no answer in {wait:g} s")
             return listing
@@ -139,7 +138,7 @@ class Lister:
         try:
             return self._accept(pending.result())
         except (ServiceError, TimeoutError) as error:
-            # Meanwhile, the splits of the last listing can be read.
+            # The splits of the last listing can still be read.
             if isinstance(error, ServiceError) and not self._will_pass(error):
                 raise
             self._go_on(str(error) or type(error).__name__)
@@ -147,7 +146,7 @@ class Lister:
             return listing
 
     def mark_stale(self) -> None:
-        """Makes `current` list again: a split is missing, or it has ended and its children are needed."""
+        """Makes `current` list again: a split is missing, or has ended and its children are needed."""
         self._is_stale = True
 
     def complete(
@@ -156,9 +155,10 @@ class Lister:
         """Lists until every existing split is listed.
 
         Args:
-            find_missing: returns the splits that a listing lacks. Splits that no longer exist count as found.
-            tries: for the start of a query: how often an incomplete listing is repeated. The wait for missing
-                splits ends after `_LONGEST_START` then. None: it has no limit.
+            find_missing: returns the splits that a listing lacks. Splits that no longer exist count as
+                found.
+            tries: how often the start of a query repeats an incomplete listing. It then waits for
+                missing splits for up to `_LONGEST_START`. None: no limit.
         """
         next_warning, end = -math.inf, math.inf if tries is None else self._clock() + _LONGEST_START
         while True:
@@ -194,11 +194,11 @@ class Lister:
 
     def _ask(self) -> Listing:
         self._describe_new()
-        begun_at = self._log.server_time()  # not before: the service's time is known from its first answers
+        begun_at = self._log.server_time()  # not earlier: the first answers show the service's time
         splits = {split.id: split for stream in list(self._infos) for split in self._list(stream)}
         known, infos = ({}, {}) if self._listing is None else (self._listing.splits, self._listing.infos)
         splits |= {split: each for split, each in known.items() if split.stream not in self._infos}
-        # Only now: the splits may show that the stream is another one.
+        # Only now, because the splits may show that the stream was recreated.
         for stream in _made_anew(known, splits):
             self._infos[stream] = self._log.describe(stream)
         created = {} if self._listing is None else self._listing.created
@@ -208,15 +208,16 @@ class Lister:
             if created[split.stream] == self._infos[split.stream].created and not self._is_gone(split)
         ]
         splits |= {split: known[split] for split in unlisted}
-        # An open split that is not listed any more counts as closed: its children are not known yet.
+        # An open split that is no longer listed counts as closed, and its children are still unknown.
         is_incomplete = _lacks_some(self._streams, splits.values()) or not all(
             known[split].is_closed for split in unlisted
         )
         return Listing(splits, {**infos, **self._infos}, begun_at, is_incomplete)
 
     def _describe_new(self) -> None:
-        """Describes streams that are unknown, or may have been created again. If a missing one is no error,
-        the others are listed without it.
+        """Describes streams that are unknown, or may have been created again.
+
+        If a missing one is no error, the others are listed without it.
         """
         for stream in self._streams:
             if stream in self._infos:
@@ -231,7 +232,7 @@ class Lister:
         try:
             return self._log.list_splits(stream)
         except ServiceError as error:
-            if error.missing:  # the next stream of that name is another one
+            if error.missing:  # the next stream of that name is a new one
                 self._infos.pop(stream)
             raise
 
@@ -239,7 +240,7 @@ class Lister:
 
     def _accept(self, listing: Listing) -> Listing:
         was_incomplete = self._listing is not None and self._listing.is_incomplete
-        if listing.is_incomplete:  # soon, then at longer and longer intervals
+        if listing.is_incomplete:  # soon, then at increasing intervals
             self._pause = min(self._interval, 2 * self._pause if was_incomplete else _SHORTEST_INTERVAL)
         else:
             self._pause = self._interval
@@ -265,10 +266,9 @@ class Lister:
 
 
 def _made_anew(known: Mapping[SplitId, Split], splits: Mapping[SplitId, Split]) -> set[str]:
-    """Streams whose splits show that they were created again: ids begin elsewhere, or all are new.
+    """Returns streams that were created again: ids begin elsewhere, or all are new.
 
-    ``DescribeStreamSummary`` is limited to 20 calls a second for the whole account, so a run calls it
-    once for each stream.
+    Avoids ``DescribeStreamSummary``, which is limited to 20 calls a second for the whole account.
     """
     both = known.keys() & splits.keys()
     changed = {s.stream for s in both if known[s].starting_sequence != splits[s].starting_sequence}
@@ -276,9 +276,9 @@ def _made_anew(known: Mapping[SplitId, Split], splits: Mapping[SplitId, Split]) 
 
 
 def _lacks_some(streams: Iterable[str], splits: Collection[Split]) -> bool:
-    """Whether splits show that others of the streams are missing: listings are eventually consistent.
+    """Whether splits show that others are missing, because listings are eventually consistent.
 
-    Children take over all hash keys of their parents, so a closed split shows whether children are missing.
+    Children have all hash keys of their parents, so a closed split shows whether children are missing.
     If a parent or all splits are missing, hash keys are missing.
     """
     ranges: dict[str, list[tuple[int, int]]] = {stream: [] for stream in streams}
@@ -294,7 +294,6 @@ def _lacks_some(streams: Iterable[str], splits: Collection[Split]) -> bool:
 
 
 def _cover(parts: Iterable[tuple[int, int]], whole: tuple[int, int]) -> bool:
-    """Whether ranges of hash keys together cover another one."""
     first, last = whole
     for low, high in sorted(parts):
         if low > first:
@@ -304,7 +303,7 @@ def _cover(parts: Iterable[tuple[int, int]], whole: tuple[int, int]) -> bool:
 
 
 def _in_background(ask: Callable[[], Listing]) -> Future[Listing]:
-    """Lists in a daemon thread, which a silent service cannot keep from ending with the process."""
+    """Lists in a daemon thread, so a silent service cannot keep the process alive."""
     answer: Future[Listing] = Future()
 
     def run() -> None:

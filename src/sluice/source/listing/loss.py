@@ -1,8 +1,7 @@
-"""Checks that batches follow one another without a gap: no split may be missing, and no record may expire
-unread.
+"""Checks that no split is missing and no record has expired between two batches.
 
-Spark logs only where each batch ends. While a query is stopped, the stream may be resharded, its records may
-expire, or another stream may get its name.
+Spark logs only where each batch ends. While a query is stopped, the stream may be resharded, its records
+may expire, or a new stream may get its name.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ __all__ = ["LossChecks", "missing_splits", "recreated", "unlisted_parents"]
 _CHECK_INTERVAL = 60.0
 """Seconds between two of the slow checks."""
 _SHORTEST_RETENTION = 24 * 3600 * MICROS_PER_SECOND
-"""The shortest retention of Kinesis (microseconds). A longer retention may be lowered to it at any time."""
+"""Kinesis' minimum retention (microseconds). A longer retention may be lowered to it at any time."""
 _HINTS_PER_RETENTION = 4
-"""How often an idle query logs hints while the stream keeps a record. After a restart, hints distinguish
-splits that got no records from splits whose records have expired.
-"""
+"""How often an idle query logs hints within the retention. After a restart, hints show whether a split
+got no records or its records have expired."""
 
 
 def recreated(offsets: Offsets, listing: Listing) -> set[str]:
-    """The streams that were deleted and created again since `offsets` were logged."""
+    """Returns the streams that were deleted and created again since `offsets` were logged."""
     return {
         stream
         for stream, created in listing.created.items()
@@ -39,10 +37,10 @@ def recreated(offsets: Offsets, listing: Listing) -> set[str]:
 
 
 def missing_splits(start: Offsets, listing: Listing) -> set[SplitId]:
-    """The splits that a batch from `start` needs and that are not listed.
+    """Returns the splits that a batch from `start` needs and that are not listed.
 
-    These are the splits that were not read to their end, and the parents of splits that have opened since
-    `start` was logged. A stream that was created again needs none.
+    These are the unfinished splits, and the parents of splits that have opened since `start` was logged.
+    A stream that was created again needs none.
     """
     unread = {split for split, position in start.positions.items() if not isinstance(position, Closed)}
     if start.listed is not None:
@@ -53,18 +51,13 @@ def missing_splits(start: Offsets, listing: Listing) -> set[SplitId]:
 
 
 def unlisted_parents(listing: Listing) -> set[SplitId]:
-    """The parents of listed splits that are not listed themselves."""
     return {
         parent for split in listing.splits.values() for parent in split.parent_ids
     } - listing.splits.keys()
 
 
 class LossChecks:
-    """Reports to the data loss policy what was lost between two batches. Used by one thread.
-
-    Args:
-        probe: has the data loss policy and the clock.
-    """
+    """Reports to the data loss policy what was lost between two batches. Used by one thread."""
 
     def __init__(self, probe: Probe) -> None:
         self._data_loss = probe.data_loss
@@ -72,7 +65,7 @@ class LossChecks:
         self._next_check = -math.inf
 
     def observe(self, logged: Mapping[str, Expiry], listing: Listing) -> dict[str, Expiry]:
-        """By stream, which records have expired by now.
+        """Returns, by stream, which records have expired by now.
 
         Args:
             logged: the same when the start was logged.
@@ -83,8 +76,9 @@ class LossChecks:
         }
 
     def without_lost(self, start: Offsets, listing: Listing) -> Offsets:
-        """`start` itself, or, after a tolerated loss, the positions that still exist. A stream that was
-        created again is read from its oldest record on.
+        """Returns `start` itself, or, after a tolerated loss, the positions that still exist.
+
+        A stream that was created again is read from its oldest record.
 
         Args:
             listing: has all splits that `start` needs and that still exist.
@@ -118,12 +112,14 @@ class LossChecks:
         states: Mapping[SplitId, SplitState],
         readable: Iterable[SplitState],
     ) -> bool:
-        """Whether to log a batch even without records, because later runs need its hints. Once a minute it
-        also reports splits without unread records whose records may have expired unread.
+        """Whether to log a batch even without records, because later runs need its hints.
+
+        Once a minute it also reports splits with nothing left to read if records may have expired
+        unread.
 
         Args:
             states: of all splits.
-            readable: those that this batch may read.
+            readable: the splits that this batch may read.
         """
         if self._clock() < self._next_check:
             return _has_retention_changed(start, listing)
@@ -137,7 +133,9 @@ class LossChecks:
 
 
 def _has_retention_changed(start: Offsets, listing: Listing) -> bool:
-    """While the query is stopped records may expire, and the retention may become what it was before."""
+    """Whether the retention differs from the logged one. While the query is stopped, records may
+    expire, and the retention may be set back.
+    """
     logged = {stream: expiry.retention // 1000 for stream, expiry in start.expiry.items()}
     return bool(logged) and logged != {name: kept // 1000 for name, kept in listing.retention.items()}
 

@@ -26,14 +26,14 @@ ResultT = TypeVar("ResultT")
 
 
 class CheckedLog(StreamLog):
-    """A `StreamLog` whose answers are checked. Its iterators also hold the last number that was read.
+    """A `StreamLog` with checked answers. Its iterators also hold the last number that was read.
 
-    Threads may share it: it calls a log that is not thread-safe from one thread at a time, and never calls a
-    closed log. If a log's closed splits end at their tips, the page at such a tip has no iterator here.
+    Threads may share it: it calls a log that is not thread-safe from one thread at a time, and never
+    calls a closed log. If a log's closed splits end at their tips, the page at such a tip has no
+    iterator here.
 
     Args:
-        log: the service.
-        source: the name of the source, for errors.
+        source: name of the source, for errors.
 
     Attributes:
         has_numbers: whether the log has `number_of`.
@@ -57,9 +57,7 @@ class CheckedLog(StreamLog):
         return self._ask(self._log.describe, stream)
 
     def list_splits(self, stream: str) -> Sequence[Split]:
-        """Raises SourceRuleError if a split is listed twice, under another stream, or as its own
-        ancestor.
-        """
+        """Raises SourceRuleError if a split is listed twice, under another stream, or as its own ancestor."""
         splits = self._ask(self._log.list_splits, stream)
         seen: set[SplitId] = set()
         for split in splits:
@@ -73,7 +71,7 @@ class CheckedLog(StreamLog):
             TopologicalSorter({split.id: split.parent_ids for split in splits}).prepare()
         except CycleError as error:  # each would wait for the other
             self._reject(error.args[1][0], "a split does not descend from itself")
-        if self._log.closed_splits_end_at_tip:  # elsewhere nobody asks, and it would grow with each reshard
+        if self._log.closed_splits_end_at_tip:  # not needed elsewhere, and it grows with each reshard
             self._closed |= {split.id for split in splits if split.is_closed}
         self._next_listing = math.inf  # the planner lists by itself
         return splits
@@ -89,9 +87,9 @@ class CheckedLog(StreamLog):
         return self._ask(self._log.is_complete_from, split, start)
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
-        """Raises SourceRuleError if records are out of order or repeated, or come from behind the tip."""
+        """Raises SourceRuleError if records are out of order or repeated, or the page is behind the tip."""
         last, _, inner = iterator.partition("|")
-        is_closed = split in self._closed  # since before the page was read: no record follows it
+        is_closed = split in self._closed  # checked before the read: then no record follows the page
         page = self._ask(self._log.get_records, split, inner, limit)
         self._check_page(split, page, last)
         if page.next_iterator is None:
@@ -120,8 +118,8 @@ class CheckedLog(StreamLog):
             return method(*args)
 
     def _look_whether_closed(self, split: SplitId) -> None:
-        """Tasks list no splits, so for a task an empty page may be the end of a split that is planned to its
-        end.
+        """Checks whether an empty page is the end of a split. A task does this itself, because it lists
+        no splits.
         """
         if time.monotonic() < self._next_listing:
             return
@@ -131,10 +129,10 @@ class CheckedLog(StreamLog):
         self._next_listing = time.monotonic() + _LISTING_INTERVAL
 
     def _check_names(self, split: Split) -> None:
-        """Names that are not text change in the offset log, so nothing would be read."""
+        """Rejects names that are not text: the offset log would change them, and nothing would be read."""
         if not all(isinstance(name, str) for name in split.id):
             self._reject(split.id, f"the names of splits are text; it is {tuple(split.id)!r}")
-        parents: Any = split.parents  # text is a sequence of names, too: of one letter each
+        parents: Any = split.parents  # text is a sequence of one-letter names, too
         if isinstance(parents, str) or not all(isinstance(parent, str) for parent in parents):
             self._reject(split.id, f"parents are a tuple of names; they are {parents!r}")
 

@@ -1,7 +1,7 @@
 """Reads a split from a position: opens and re-opens iterators, and checks that they start there.
 
-Planner and tasks both read through a `Cursor`, so both notice when the service starts after the position
-because the records there have expired.
+Planner and tasks both read through a `Cursor`, so both notice if the records at the position have
+expired.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def iterator_start(position: Position) -> IteratorStart:
-    """Where to open an iterator, so that the record which `position` names comes first if it still exists."""
+    """Returns where to open an iterator that begins with the record which `position` names, if it still
+    exists.
+    """
     match position:
         case After():
             return IteratorStart("AT_SEQUENCE_NUMBER", sequence_number=position.position_record)
@@ -36,16 +38,13 @@ def iterator_start(position: Position) -> IteratorStart:
 
 
 class Cursor:
-    """A place in a split. It moves on with every page.
+    """A place in a split. It advances with every page.
 
     Attributes:
         position: all records before it have been returned, or were read before.
 
     Args:
-        log: the service.
         data_loss: notified if the record that the position names is missing.
-        split: the split to read.
-        position: where to start.
     """
 
     def __init__(self, log: StreamLog, data_loss: DataLossPolicy, split: SplitId, position: Position) -> None:
@@ -56,20 +55,20 @@ class Cursor:
         self._iterator: str | None = None
         # Whether the record that the position names has been seen where it has to be.
         self._is_verified = expected_record(position) is None
-        self._has_doubted = False  # the first page of the iterator
+        self._has_doubted = False  # about the first page of the iterator
 
     def next_page(self, limit: int) -> Page:
-        """Reads the next page, without records before the position. The page may hold no record.
+        """Reads the next page, without records before the position. The page may be empty.
 
         Args:
-            limit: records to ask for.
+            limit: number of records to request.
 
         Raises:
             DataLossError: records after the position are lost, and ``failOnDataLoss`` is true.
             ServiceError: the call failed, and retries did not help.
         """
         asked_at = self._log.server_time()
-        page = self._read(limit) or self._read(limit)  # once more, through a new iterator
+        page = self._read(limit) or self._read(limit)  # again, through a new iterator
         if page is None:
             raise ServiceError(
                 f"GetRecords of {self.split}: a new iterator has expired at once",
@@ -85,20 +84,20 @@ class Cursor:
         is_tip = page.millis_behind == 0 and len(page.records) < limit and page.next_iterator is not None
         unread = self._take(page)
         if is_tip and isinstance(self.position, After):
-            # The answer may describe any moment since the request; waits and retries may have preceded it.
+            # The answer may describe any moment since the request.
             self.position = replace(self.position, caught_up_at=asked_at)
         return unread
 
     @property
     def is_pushed(self) -> bool:
-        """Whether the service pushes pages. If so, there is no need to pause between two pages."""
+        """Whether the service pushes pages. If so, no pause is needed between two pages."""
         return False
 
     def close(self) -> None:
         """Releases the service's resources for this cursor."""
 
     def at(self, position: Position) -> Cursor:
-        """A new cursor of the same split at another position. It polls."""
+        """Returns a new cursor of the same split at another position. It polls."""
         return Cursor(self._log, self._data_loss, self.split, position)
 
     def reopen(self) -> None:
@@ -106,7 +105,7 @@ class Cursor:
         self._iterator = None
 
     def _read(self, limit: int) -> Page | None:
-        """One page; None if another iterator is needed."""
+        """Returns one page; None if another iterator is needed."""
         is_new = self._iterator is None
         if self._iterator is None:
             self._iterator = self._open()
@@ -117,7 +116,7 @@ class Cursor:
         try:
             page = self._log.get_records(self.split, self._iterator, limit)
         except ServiceError as error:
-            # A stream that was created again may reject an iterator of its predecessor as invalid.
+            # A recreated stream may reject an iterator of its predecessor as invalid.
             is_of_another = error.invalid_argument and not is_new
             if not (error.expired_iterator or is_of_another):
                 raise
@@ -130,15 +129,15 @@ class Cursor:
     def _open(self) -> str | None:
         start = iterator_start(self.position)
         if start.kind == "AT_TIMESTAMP" and not self._log.seeks_by_time:
-            # `_unread` leaves out what is older. A log may know a later record to start at.
+            # `_unread` skips older records. A log may know a later record to start at.
             start = IteratorStart("TRIM_HORIZON", timestamp=start.timestamp)
         try:
             return self._log.get_iterator(self.split, start)
         except ServiceError as error:
             if start.sequence_number is None or not (error.invalid_argument or error.missing):
                 raise
-            # The number may belong to no record of this shard: the first page from the horizon shows
-            # whether it does. If the shard itself is missing, this call fails as well.
+            # The number may belong to no record of this shard, which the first page from the horizon
+            # shows. If the shard itself is missing, this call fails as well.
             iterator = self._log.get_iterator(self.split, IteratorStart("TRIM_HORIZON"))
             # A time names no record, so no page shows whether the records since then are still stored.
             if isinstance(self.position, AtTime) and not self._log.is_complete_from(self.split, start):
@@ -146,7 +145,7 @@ class Cursor:
             return iterator
 
     def _check_start(self, page: Page) -> None:
-        """Reports a missing record. Checks the first page that every iterator gives, and no other."""
+        """Reports a missing record. Checks only the first page of every iterator."""
         expected = expected_record(self.position)
         if self._is_verified or expected is None or not self._shows_start(page):
             return
@@ -158,21 +157,23 @@ class Cursor:
             self._data_loss.report_missing_record(self.split, self.position, oldest)
 
     def _is_doubtful(self, page: Page) -> bool:
-        """Whether the first page of an iterator is empty and claims to be at the tip, although a record has
-        to follow. No document says that none can follow, so the next page is read, too.
+        """Whether the first page of an iterator is empty and claims to be at the tip, although a record
+        has to follow.
+
+        No document excludes that, so the next page is read, too.
         """
         is_empty_tip = not page.records and page.next_iterator is not None and page.millis_behind == 0
         return is_empty_tip and not self._is_verified and not self._has_doubted
 
     def _shows_start(self, page: Page) -> bool:
-        """Whether the record that the position names is in this page if it exists.
+        """Whether this page must contain the record that the position names, if it exists.
 
-        An empty page may come first anywhere but at the tip.
+        Anywhere but at the tip, an empty page may come first.
         """
         return bool(page.records) or page.next_iterator is None or page.millis_behind == 0
 
     def _take(self, page: Page) -> Page:
-        """Moves the position behind the page; returns the page without records before the old position."""
+        """Moves the position after the page; returns the page without records before the old position."""
         records = self._unread(page.records)
         if records:
             last = records[-1]

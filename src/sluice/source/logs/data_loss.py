@@ -1,9 +1,8 @@
 """Decides whether a gap lost records, and whether a loss fails the query (option ``failOnDataLoss``).
 
-If a record has expired, Kinesis accepts an iterator for it and silently starts at the oldest record that it
-still has. A reader therefore asks for a record that it knows, and checks that this record comes first. If the
-record is missing, hints in the offsets often prove that no record followed it. If they do not, records may be
-lost.
+If a record has expired, Kinesis accepts an iterator for it and silently starts at the oldest remaining
+record. So a reader requests a known record, and checks that it comes first. If it is missing, hints in
+the offsets often prove that no record followed it. Otherwise records may be lost.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ __all__ = ["DataLossPolicy"]
 _log = logging.getLogger(__name__)
 
 _START_GRACE = 3600 * MICROS_PER_SECOND
-"""For how long after the start of a query expired records do not count as a loss (microseconds).
+"""For how long after the start of a query expired records are no loss (microseconds).
 
-A query that starts at the oldest record is about to lose it: records expire while it is being planned."""
+A query that starts at the oldest record may lose it while it is being planned.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,10 @@ class DataLossPolicy:
     """Raises `DataLossError` for a loss, or logs it and lets the reader resume at the oldest record.
 
     Attributes:
-        log: asked for the retention of streams.
         fail: whether a loss is an error.
         now: the time by the service's clock (microseconds).
         expiry: by stream, which records had expired at some earlier time.
-        source: its name, for errors.
+        source: name of the source, for errors.
     """
 
     log: StreamLog
@@ -47,10 +46,10 @@ class DataLossPolicy:
     source: str = ""
 
     def report(self, what: str) -> None:
-        """Records are lost, or cannot be proven not to be.
+        """Reports that records are lost, or may be.
 
         Raises:
-            DataLossError: the query has to fail on data loss.
+            DataLossError: `fail` is true.
         """
         what = f"source {self.source}: {what}" if self.source else what
         if self.fail:
@@ -60,11 +59,10 @@ class DataLossPolicy:
         _log.warning("data loss, continuing at the oldest record: %s", what)
 
     def report_recreated(self, stream: str, before: int, now: int) -> None:
-        """Reports that a stream is another one of the same name.
+        """Reports that a stream has replaced another one of the same name.
 
         Args:
-            before, now: when the stream of the offsets was created, and when the existing one was
-                (microseconds).
+            before, now: when the old and the new stream were created (microseconds).
 
         Raises:
             DataLossError: as in `report`.
@@ -100,8 +98,8 @@ class DataLossPolicy:
         """Reports a start from which records may have expired unread, if no record proves the opposite.
 
         Args:
-            caught_up_at: an instant (microseconds) at which no record followed `position`. No record is lost
-                if the stream still holds that instant.
+            caught_up_at: an instant (microseconds) at which no record followed `position`. No record is
+                lost if the stream still holds that instant.
 
         Raises:
             DataLossError: as in `report`.
@@ -123,10 +121,10 @@ class DataLossPolicy:
             )
 
     def observe(self, stream: str, retention: int, logged: Expiry | None) -> Expiry:
-        """Keeps what is known of the expiry of a stream's records.
+        """Updates the expiry of a stream's records.
 
         Args:
-            retention: for how long the stream keeps records now (microseconds).
+            retention: the current retention (microseconds).
             logged: the expiry when the positions were logged; used if nothing is known yet.
         """
         known = self.expiry.get(stream) or logged or Expiry(retention, 0)
@@ -134,8 +132,9 @@ class DataLossPolicy:
         return self.expiry[stream]
 
     def _expiry(self, split: SplitId) -> Expiry:
-        """As the planner noted it when it listed, or gave out the range. A task has not heard the service's
-        time yet, and its own clock may be wrong.
+        """Returns the expiry that the planner recorded with the listing or the range.
+
+        A task does not know the service's time yet, and its own clock may be wrong.
         """
         noted = self.expiry.get(split.stream)
         if noted is not None:
@@ -159,5 +158,6 @@ class DataLossPolicy:
         if position.arrival is None or position.caught_up_at is None:
             return False
         horizon = self._expiry(split).horizon
-        # A record that is gone although it cannot have expired contradicts the hints: they prove nothing.
+        # A record that is missing although it cannot have expired contradicts the hints: they prove
+        # nothing.
         return position.arrival < horizon < position.caught_up_at

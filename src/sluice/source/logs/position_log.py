@@ -18,37 +18,38 @@ class PositionLog(StreamLog):
     """A log that is read from numbers, without iterators.
 
     Implement `list_splits`, `bounds` and `read`; also `find_time` if the service supports it. A record's
-    ``sequence_number`` is its number as text. Numbers may have gaps. If records after the last read position
-    expire or are deleted, they count as lost. If `list_splits` returns a split with an ``ending_sequence``,
-    the split gets no more records, and ends where `bounds` says.
+    ``sequence_number`` is its number as text. Numbers may have gaps. If records after the last read
+    position expire or are deleted, they count as lost. If `list_splits` returns a split with an
+    ``ending_sequence``, the split gets no more records, and ends at its upper bound.
 
     Attributes:
         seeks_by_time: set it to True if `find_time` is implemented.
     """
 
     seeks_by_time = False
-    pages_are_sorted = True  # `get_records` looks at each record
-    closed_splits_end_at_tip = True  # `read` has no word for the end
+    pages_are_sorted = True  # `get_records` checks each record
+    closed_splits_end_at_tip = True  # `read` cannot return the end
 
     @abstractmethod
     def bounds(self, split: SplitId) -> tuple[int, int]:
-        """The number of the oldest remaining record, and the number that the next new record will get.
+        """Returns the number of the oldest remaining record, and the number that the next new record
+        will get.
 
         Raises:
-            ServiceError: with ``missing``, if there is no such split.
+            ServiceError: with ``missing``, if the split does not exist.
         """
 
     @abstractmethod
     def read(self, split: SplitId, number: int, limit: int) -> tuple[Sequence[Any], int]:
-        """At most `limit` records from `number` on, and the number to continue from.
+        """Returns up to `limit` records from `number` on, and the number to continue from.
 
-        No records and a larger number mean that the numbers in between have no records. No records and the
-        same number mean that none has arrived yet; the call may wait for records, for up to a second.
+        No records and a larger number mean that the numbers in between have no records. No records and
+        the same number mean that none has arrived yet; the call may wait up to a second for records.
         """
 
     def find_time(self, split: SplitId, instant: int) -> int | None:
-        """The number of the first record that arrived at `instant` (microseconds) or later; None: there is
-        none.
+        """Returns the number of the first record that arrived at `instant` (microseconds) or later, or
+        None.
         """
         raise NotImplementedError(f"{type(self).__name__} says seeks_by_time and has no find_time")
 
@@ -77,19 +78,19 @@ class PositionLog(StreamLog):
         )
 
     def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
-        """See `StreamLog.number_of`. Iterators are numbers."""
+        """See `StreamLog.number_of`."""
         is_unknown = start.kind == "AT_TIMESTAMP" and not self.seeks_by_time
         return None if is_unknown else self.get_iterator(split, start)
 
     def is_complete_from(self, split: SplitId, start: IteratorStart) -> bool:
-        """See `StreamLog.is_complete_from`. By default: if the oldest number left is the first unread one."""
+        """See `StreamLog.is_complete_from`. By default: whether the oldest number is the first unread one."""
         return self.bounds(split)[0] == _first_number(start)
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
         """See `StreamLog.get_records`.
 
         Raises:
-            SourceRuleError: `read` gave records below `number`, or not in rising order.
+            SourceRuleError: `read` returned records below `number`, or not in ascending order.
         """
         at = int(iterator)
         records, following = self.read(split, at, limit)

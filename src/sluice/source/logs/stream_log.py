@@ -1,7 +1,6 @@
-"""The interface of a service that keeps streams as logs, and the records it gives.
+"""The interface of a service that keeps streams as logs, and the records it returns.
 
-``sluice.kinesis.log.client`` implements it for Kinesis, tests implement it in memory. Instants are whole
-microseconds since the epoch, in UTC, as Arrow and Spark keep them.
+All instants are whole microseconds since the epoch, in UTC, as in Arrow and Spark.
 """
 
 from __future__ import annotations
@@ -29,21 +28,22 @@ __all__ = [
 ]
 
 _SHARD_RATE: Final = 2 * 2**20
-"""Bytes a second that Kinesis lets all polling consumers of a shard read together."""
+"""Bytes a second that Kinesis allows all polling consumers of a shard together."""
 _LONGEST_REFUSAL: Final = 5.0
-"""The longest time (seconds) for which Kinesis refuses reads after a page."""
+"""Maximum seconds for which Kinesis refuses reads after a page."""
 
 
 class AnyRecord(Protocol):
     """One record as the service stores it, before deaggregation.
 
-    Records of other sources have ``size`` (approximate bytes) in place of the last two; see `ValueRecord`.
+    Records of other sources have ``size`` (approximate bytes) instead of ``partition_key`` and ``data``;
+    see `ValueRecord`.
 
     Attributes:
-        sequence_number: its position in the split. Digits alone compare as a number; other text, of at most
-            128 bytes, compares by its bytes. It rises from record to record.
-        arrival: microseconds since the epoch. It need not rise with the sequence number, and may be computed
-            at every access.
+        sequence_number: its position in the split. Digits alone compare as a number; other text, of at
+            most 128 bytes, compares by its bytes. It rises from record to record.
+        arrival: microseconds since the epoch. It need not rise with the sequence number, and may be
+            computed at every access.
     """
 
     @property
@@ -80,7 +80,7 @@ class ValueRecord(NamedTuple):
 
 
 def size_in_bytes(record: Any) -> int:
-    """How many bytes a record counts for limits."""
+    """Returns how many bytes a record counts for limits."""
     try:
         return len(record.data) + len(record.partition_key.encode())
     except AttributeError:
@@ -93,8 +93,8 @@ class Page:
     """The answer to one read.
 
     Attributes:
-        records: `AnyRecord` or `ValueRecord`, in the order of their sequence numbers. A page without records
-            may come anywhere in a split.
+        records: `AnyRecord` or `ValueRecord`, in the order of their sequence numbers. An empty page may
+            come anywhere in a split.
         next_iterator: where to continue reading; None at the end of a closed split.
         millis_behind: how far the end of the page is from the tip (milliseconds); 0 only at the tip.
         size: approximate bytes of data; 0 if not known.
@@ -107,7 +107,7 @@ class Page:
 
     @property
     def cost(self) -> float:
-        """Seconds after which the service surely accepts another read of the shard. 0 if the page's size is
+        """Seconds after which the service surely accepts another read of the shard; 0 if the size is
         not known.
 
         "If a call returns [10 MiB], subsequent calls made within the next 5 seconds throw
@@ -122,9 +122,9 @@ class StreamInfo:
     """What identifies a stream, and how long it keeps records.
 
     Attributes:
-        created: when it was created (microseconds). A later stream of the same name has another value. 0 if
-            not known. retention: for how long it keeps records (seconds). By default, for longer than any
-            query runs.
+        created: when it was created (microseconds); 0 if not known. A later stream of the same name has
+            another value.
+        retention: for how long it keeps records (seconds). By default, for longer than any query runs.
     """
 
     name: str
@@ -142,31 +142,31 @@ class IteratorStart:
     kind: Literal["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"]
     sequence_number: str | None = None
     timestamp: int | None = None
-    """Microseconds since the epoch. With ``TRIM_HORIZON``: records from before are left out anyway."""
+    """Microseconds since the epoch. With ``TRIM_HORIZON``: earlier records are skipped anyway."""
 
 
 class StreamLog(ABC):
     """A service that keeps streams as ordered, sharded logs.
 
-    The planning process has one log: up to 64 threads named ``sluice-planner`` read splits and list them. A
-    task has a log for each range, which one thread named ``sluice-fetch`` reads, or one for all its ranges
-    (see `LogSource.open_task`). Threads call a log one at a time, unless it `is_thread_safe`.
+    The planning process has one log: up to 64 threads named ``sluice-planner`` read splits and list
+    them. A task has a log for each range, which one thread named ``sluice-fetch`` reads, or one for all
+    its ranges (see `LogSource.open_task`). Threads call a log one at a time, unless it `is_thread_safe`.
 
-    Raise `sluice.errors.ServiceError`, and set the attributes by which Sluice decides: ``missing`` (the split
-    or stream), ``invalid_argument`` (the sequence number), ``expired_iterator``, ``throttling``,
-    ``retryable``. A read that is throttled or retryable is repeated for ``readRetryDuration``. A failed
-    listing is repeated after ``splitDiscoveryInterval``, except the first one of a query: its failure ends
-    the query, and so do all other errors.
+    Raise `sluice.errors.ServiceError`, and set the attributes by which Sluice decides: ``missing`` (the
+    split or stream), ``invalid_argument`` (the sequence number), ``expired_iterator``, ``throttling``,
+    ``retryable``. A throttled or retryable read is repeated for ``readRetryDuration``. A failed listing
+    is repeated after ``splitDiscoveryInterval``. The first listing of a query, if it fails, and all
+    other errors end the query.
 
     Attributes:
         is_thread_safe: whether several threads may call the methods at the same time.
-        seeks_by_time: whether `get_iterator` takes ``AT_TIMESTAMP``. Without it, the planner reads page after
-            page to find the end of a batch, and a query that starts at a time reads from the oldest record
-            on.
-        pages_are_sorted: whether the records of a page are known to be in order. Otherwise Sluice checks each
-            record, which takes a microsecond.
-        closed_splits_end_at_tip: whether a split that is listed as closed ends at its tip. Otherwise a page
-            without ``next_iterator`` marks the end.
+        seeks_by_time: whether `get_iterator` accepts ``AT_TIMESTAMP``. Otherwise the planner reads page
+            after page to find the end of a batch, and a query that starts at a time reads from the
+            oldest record.
+        pages_are_sorted: whether the records of a page are known to be in order. Otherwise Sluice checks
+            each record, which takes a microsecond.
+        closed_splits_end_at_tip: whether a split that is listed as closed ends at its tip. Otherwise a
+            page without ``next_iterator`` marks the end.
         split_name: the word for a split in errors and in ``sluice offsets show``, such as ``partition``.
     """
 
@@ -178,51 +178,53 @@ class StreamLog(ABC):
 
     @classmethod
     def format_position(cls, number: str) -> str:
-        """A record's ``sequence_number`` as people read it: in errors, and in ``sluice offsets show``."""
+        """Formats a ``sequence_number`` for errors and ``sluice offsets show``."""
         return number
 
     def describe(self, stream: str) -> StreamInfo:
-        """What identifies the stream, and its retention."""
+        """Returns what identifies the stream, and its retention."""
         return StreamInfo(stream)
 
     @abstractmethod
     def list_splits(self, stream: str) -> Sequence[Split]:
-        """All splits that hold or may get records, closed ones included."""
+        """Returns all splits that hold or may get records, closed ones included."""
 
     @abstractmethod
     def get_iterator(self, split: SplitId, start: IteratorStart) -> str | None:
-        """An opaque iterator, valid for a few minutes; None if a closed split ends before `start`.
+        """Returns an opaque iterator, valid for a few minutes; None if a closed split ends before `start`.
 
         Raises:
-            ServiceError: with ``missing``, if there is no such split. Until then, Sluice waits for a split
-                that a batch needs and no listing has.
+            ServiceError: with ``missing``, if the split does not exist. Until then, Sluice waits for a
+                split that a batch needs and no listing has.
         """
 
     @abstractmethod
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
-        """Reads one page of at most `limit` records.
+        """Reads one page of up to `limit` records.
 
         An expired iterator is not retried, because only the caller knows the position to resume from.
         """
 
     def number_of(self, split: SplitId, start: IteratorStart) -> str | None:
-        """The number (digits) of the first record from `start` on, or the one that the next record will get.
+        """Returns the number (digits) of the first record from `start` on, or the number that the next
+        record will get.
 
-        None, the default: records have no numbers that can be counted. Those of a `PositionLog` have.
+        None, the default: numbers of records cannot be counted. A `PositionLog` returns numbers.
         """
         del split, start
         return None
 
     def is_complete_from(self, split: SplitId, start: IteratorStart) -> bool:
-        """Whether no record from `start` on was deleted or has expired; False if not known. Called if the
-        record that `start` names is missing: if others may be missing, too, this is a data loss. `start` is
-        ``AFTER_SEQUENCE_NUMBER`` or ``AT_SEQUENCE_NUMBER``.
+        """Whether no record from `start` on was deleted or has expired; False if not known.
+
+        Called if the record that `start` names is missing: if others may be missing, too, this is a data
+        loss. `start` is ``AFTER_SEQUENCE_NUMBER`` or ``AT_SEQUENCE_NUMBER``.
         """
         del split, start
         return False
 
     def server_time(self) -> int:
-        """The time by the service's clock, as far as it is known (microseconds)."""
+        """Returns the time by the service's clock, as far as it is known (microseconds)."""
         return micros_from_seconds(time.time())
 
     def close(self) -> None:
@@ -231,7 +233,7 @@ class StreamLog(ABC):
 
 
 def is_gone(log: StreamLog, split: SplitId) -> bool:
-    """Whether the service says that there is no such split."""
+    """Whether the service reports that the split does not exist."""
     try:
         log.get_iterator(split, IteratorStart("TRIM_HORIZON"))
     except ServiceError as error:
