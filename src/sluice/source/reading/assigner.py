@@ -14,14 +14,14 @@ __all__ = ["assign_ranges"]
 def assign_ranges(
     ranges: Sequence[SplitRange], per_task: int, least: int = 1
 ) -> list[tuple[SplitRange, ...]]:
-    """Distributes ranges over as few tasks as possible, always in the same way for the same ranges.
+    """Distributes ranges over as few tasks as possible; the same ranges always give the same tasks.
 
     Ranges of splits that descend from one another go to one task, parents before their children.
 
     Args:
         ranges: of one batch.
-        per_task: how many ranges one task reads.
-        least: the fewest tasks, if there are enough ranges.
+        per_task: number of ranges that one task reads.
+        least: minimum number of tasks, if there are enough ranges.
     """
     count = max(-(-len(ranges) // per_task), least)
     tasks: list[list[SplitRange]] = [[] for _ in range(count)]

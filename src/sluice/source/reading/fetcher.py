@@ -1,7 +1,7 @@
 """Reads several ranges in parallel, each a page ahead of the consumer (FLIP-27's split fetchers).
 
-A shard gives at most 2 MiB/s, and reading it is mostly waiting, so one task reads many shards. Memory is
-bounded: of each range one page is being consumed, and one more is waiting or being read.
+Reading a shard is mostly waiting, so one task reads many. Memory is bounded: one page of each range is
+being consumed, and one more is waiting or being read.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ ReadRange = Callable[[SplitRange, Callable[[float], None]], Iterator[Sequence[An
 _WHOLE_TASK: Final = SplitRange(SplitId("", ""), HORIZON, Closed())
 _PAGES_AHEAD = 2
 _NEXT_FETCHER_AFTER = 0.02
-"""Seconds without a page after which another fetcher starts. If pages are already buffered, one thread is
-faster than many, because threads wait for each other. If every page takes a request, it is slower.
-"""
+"""Seconds without a page after which another fetcher starts. If pages are already buffered, one thread
+is faster than many. If every page takes a request, it is slower."""
 _END: Final = object()
 
 
@@ -50,7 +49,7 @@ class _Fetched:
 
 
 class _Fetchers:
-    """Threads that read ranges into one queue, at most `_PAGES_AHEAD` unconsumed pages of each.
+    """Threads that read ranges into one queue, up to `_PAGES_AHEAD` unconsumed pages of each.
 
     A range begins when the ranges of its parents have been read.
     """
@@ -67,11 +66,11 @@ class _Fetchers:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Starts a fetcher, which reads the remaining ranges, one after the other."""
+        """Starts a thread that reads the remaining ranges, one after the other."""
         threading.Thread(target=self._run, name="sluice-fetch", daemon=True).start()
 
     def next(self) -> _Fetched:
-        """The next page of any range. Starts another fetcher if none comes soon."""
+        """Returns the next page of any range. Starts another fetcher if none comes soon."""
         while not self._left.empty():
             try:
                 return self._output.get(timeout=_NEXT_FETCHER_AFTER)
@@ -80,7 +79,7 @@ class _Fetchers:
         return self._output.get()
 
     def consumed(self, split_range: SplitRange) -> None:
-        """A page of the range has been consumed: there is space for another one."""
+        """Makes space for another page of the range."""
         self._spaces[split_range.split].release()
 
     def stop(self) -> None:
@@ -106,7 +105,7 @@ class _Fetchers:
                 self._release(split_range.split)
 
     def _release(self, read: SplitId | None) -> None:
-        """Releases the ranges that waited only for `read`, which has been read."""
+        """Releases the ranges that waited only for `read`."""
         with self._lock:
             for split_range, parents in list(self._waits_for.items()):
                 if read is not None:
@@ -123,7 +122,7 @@ class _Fetchers:
                 self._output.put(_Fetched(split_range, records))
                 self._wait_for_space(split_range)
         finally:
-            if isinstance(pages, Generator):  # closes what it holds open now, and not when it is collected
+            if isinstance(pages, Generator):  # closes what it holds open now, not at garbage collection
                 pages.close()
 
     def _pause(self, seconds: float) -> None:
@@ -142,13 +141,12 @@ def fetch_side_by_side(
     """Yields pages as they arrive: pages of one range in order, pages of several ranges mixed.
 
     Args:
-        ranges: begun in this order, each after its parents' have been read.
+        ranges: started in this order, but after their parents have been read.
         read: reads one range.
-        at_once: how many fetchers to begin with; more are started when no page comes soon. None: one for
-            each range.
+        at_once: initial number of fetchers; more start if no page comes soon. None: one for each range.
 
     Raises:
-        Exception: what `read` raised first, after the other fetchers have been asked to stop.
+        Exception: the first error of `read`, after the other fetchers have been asked to stop.
     """
     fetchers = _Fetchers(ranges, read)
     try:
@@ -172,8 +170,7 @@ def prefetch(make: Callable[[Callable[[float], None]], Iterator[Any]]) -> Iterat
     """Yields items in order, while another thread makes the next one.
 
     Args:
-        make: makes the items; its argument is a function that pauses for a number of seconds, as in
-            `ReadRange`.
+        make: makes the items; its argument pauses for a number of seconds, as in `ReadRange`.
 
     Raises:
         BaseException: the exception that `make` raised.
@@ -185,8 +182,8 @@ def prefetch(make: Callable[[Callable[[float], None]], Iterator[Any]]) -> Iterat
 def read_patiently(
     reader: SplitReader[Any], split: Any, patience: float, pause: Callable[[float], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields a reader's batches for a range. After an error it reads the range again, and skips the rows that
-    it has yielded.
+    """Yields a reader's batches for a range. After an error it reads the range again, and skips the
+    yielded rows.
 
     Args:
         reader: returns the same rows each time, maybe in record batches of other sizes.
@@ -194,7 +191,7 @@ def read_patiently(
         pause: sleeps for a number of seconds.
 
     Raises:
-        SluiceError: it failed for longer, or for good.
+        SluiceError: it failed for longer, or with a permanent error.
     """
     given = 0
     batches: Iterator[pa.RecordBatch] | None = None
@@ -215,12 +212,12 @@ def read_patiently(
             yield batch
             given += batch.num_rows
     finally:
-        if isinstance(batches, Generator):  # closes what it holds open now, and not when it is collected
+        if isinstance(batches, Generator):  # closes what it holds open now, not at garbage collection
             batches.close()
 
 
 def _behind(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches without their first `rows` rows."""
+    """Yields the batches without their first `rows` rows."""
     try:
         for batch in batches:
             if rows and batch.num_rows <= rows:

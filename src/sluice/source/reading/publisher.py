@@ -1,7 +1,7 @@
 """Reads a split from pages that a service pushes, and falls back to polling (FLIP-128's record publishers).
 
-A publisher may break at any time, start late, or return a page twice; the records stay the same. If its pages
-seem to lack records, these are read again by polling, which decides whether they are lost.
+A publisher may break at any time, start late, or return a page twice; the records stay the same. If its
+pages seem to lack records, polling reads them again and decides whether they are lost.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class RecordPublisher(Protocol):
     """Pages of one split that a service pushes, from a position on.
 
     Attributes:
-        is_gapless: the publisher has checked that no record is missing between the position and the first
-            page. Otherwise the first page begins with the record that the position names.
+        is_gapless: the publisher has checked that no record is missing between the position and the
+            first page. Otherwise the first page begins with the record that the position names.
     """
 
     is_gapless: bool
@@ -37,24 +37,25 @@ class RecordPublisher(Protocol):
     def next_page(self) -> Page:
         """Blocks until the next event.
 
-        The page may hold no record. Its ``next_iterator`` is None at the end of a closed split, and otherwise
-        any text. Records before the position, and records of earlier pages, may come again.
+        The page may be empty. Its ``next_iterator`` is None at the end of a closed split, and otherwise
+        any text. Records before the position, and records of earlier pages, may be repeated.
 
         Raises:
             ServiceError: the publisher has ended. The pages that it has returned stay valid.
         """
 
     def close(self) -> None:
-        """Releases what the publisher holds. May be called twice, and after the publisher has ended."""
+        """Releases resources. May be called twice, and after the publisher has ended."""
 
 
 OpenPublisher = Callable[[SplitRange, Position], RecordPublisher]
 """Opens a publisher of a range from a position on. Raises ServiceError if there is none."""
 
 _MAX_CAUGHT_UP_PAGES = 3
-"""How many empty pages in a row may say that they are at the tip before the end of the range has come.
+"""How many empty pages in a row may claim to be at the tip before the end of the range has arrived.
 
-A page may say so while records are in flight."""
+A page may claim that while records are in flight.
+"""
 
 
 class PublisherCursor(Cursor):
@@ -63,8 +64,9 @@ class PublisherCursor(Cursor):
     Args:
         split_range: the range to read; it shows which records the publisher must return.
         position: where to start.
-        open_publisher: called when the first page is asked for.
-        may_poll: False: a publisher that fails is an error, and a record missing from its pages is a loss.
+        open_publisher: called for the first page.
+        may_poll: False: if the publisher fails, that is an error, and if its pages lack a record, that
+            is a loss.
     """
 
     def __init__(  # noqa: PLR0913 - the arguments of `Cursor`, and three more
@@ -90,8 +92,8 @@ class PublisherCursor(Cursor):
         return not self._is_polling
 
     def next_page(self, limit: int) -> Page:
-        """See `Cursor.next_page`. The service decides the length of a pushed page; `limit` only applies to
-        polling.
+        """See `Cursor.next_page`. `limit` applies only to polling; the service decides the size of
+        pushed pages.
 
         Raises:
             DataLossError: as in `Cursor.next_page`.
@@ -103,7 +105,7 @@ class PublisherCursor(Cursor):
             page = self._next_pushed_page()
         except ServiceError as error:
             if not self._may_poll:
-                # A publisher's needs, such as its consumer, may be missing although the split exists.
+                # The error may mean that the publisher's consumer is missing, although the split exists.
                 error.missing = error.missing and is_gone(self._log, self.split)
                 raise
             return self._poll_instead(limit, str(error))
@@ -153,7 +155,7 @@ class PublisherCursor(Cursor):
         return super()._shows_start(page)
 
     def _integrity_problem(self, page: Page) -> str | None:
-        """Why a page shows that records of the range are lost, or that the publisher omits them."""
+        """Returns why a page shows that records of the range are lost, or that the publisher omits them."""
         if self._caught_up_pages >= _MAX_CAUGHT_UP_PAGES:
             return "it has caught up with the tip without the record where the batch ends"
         expected, end = expected_record(self.position), self._range.end

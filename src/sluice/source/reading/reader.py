@@ -1,7 +1,7 @@
 """Reads one exact range of a split, page by page.
 
-The same range gives the same records in every task and at every time. Records outside the range are dropped.
-A missing record is a data loss, and never shortens the batch silently.
+The same range gives the same records in every task and at every time. A missing record is a data loss,
+and never shortens the batch silently.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ __all__ = ["OpenCursor", "RangeReader", "ReadSettings", "SplitReader"]
 _log = logging.getLogger(__name__)
 
 _MAX_REOPENED = 5
-"""How often a range is continued through a new iterator when its end, which exists, was not met."""
+"""How often a range is continued through a new iterator if its end exists, but was not reached."""
 _CHECK_INTERVAL = 10.0
-"""Seconds between two checks whether a stream is still the one whose split is read to its end."""
+"""Seconds between two checks whether the stream was recreated, for a split that is read to its end."""
 _SHORTEST_WAIT = 0.5
 _LONGEST_WAIT = 8.0
-"""Seconds until a throttled read, or one whose new iterator had expired, is repeated."""
+"""Seconds until a throttled read, or a read with an expired new iterator, is repeated."""
 
 ResultT = TypeVar("ResultT")
 SplitT_contra = TypeVar("SplitT_contra", contravariant=True)
 
 
 OpenCursor = Callable[[SplitRange, Position], Cursor]
-"""Opens the cursor through which a range is read from a position on."""
+"""Opens the cursor that reads a range from a position on."""
 
 
 class SplitReader(Protocol[SplitT_contra]):
     """FLIP-27's split reader: returns the records of one assigned split in order, then ends."""
 
     def read(self, split: SplitT_contra) -> Iterator[Any]:
-        """Yields the records in pages; no page is empty. The pages of a custom `Source` are record batches.
+        """Yields the records in pages that are not empty. The pages of a custom `Source` are record batches.
 
         A reader keeps no position between calls: the split defines where it starts and ends. After a
-        retryable `SluiceError`, `Source.read_task` reads the split again and skips the rows that it already
-        has, so `read` must yield the same rows in the same order.
+        retryable `SluiceError`, `Source.read_task` reads the split again and skips the rows that it
+        already has, so `read` must yield the same rows in the same order.
         """
 
 
@@ -61,14 +61,14 @@ class ReadSettings:
     """How a range is read.
 
     Attributes:
-        page_limit: the most records in one request.
+        page_limit: maximum records in one request.
         interval: pause between two reads of one split (seconds).
         pause: sleeps for a number of seconds. It raises to end the reading.
         clock: monotonic seconds.
-        patience: how long reads of a split may fail for reasons that may pass (seconds): Spark gives a task
-            no second try in ``local[n]``. Kinesis refuses them for 5 s after a page of 10 MiB, and for as
-            long as other readers use up what the shard allows; in an outage a new iterator may have expired
-            at once.
+        patience: how long reads of a split may fail with temporary errors (seconds), because in
+            ``local[n]`` Spark does not retry a task. Kinesis refuses reads for 5 s after a page of 10
+            MiB, and while other readers use up the shard's limit; in an outage a new iterator may have
+            expired at once.
     """
 
     page_limit: int
@@ -88,14 +88,11 @@ def _may_pass(error: SluiceError, cursor: Cursor) -> bool:
 class RangeReader:
     """Reads one exact range of a `StreamLog`.
 
-    While the service refuses reads, they wait; from then on they keep to its limit. A service without limits,
-    such as an emulator, is read as fast as it answers.
+    If the service refuses a read, later reads keep to its limit. A service without limits, such as an
+    emulator, is read as fast as it answers.
 
     Args:
-        log: the service.
         data_loss: notified if records of the range are lost.
-        settings: page size and pauses.
-        split_range: the range.
         open_cursor: None for a cursor that polls.
         figures: count the reads.
     """
@@ -161,10 +158,10 @@ class RangeReader:
     # --- reads, paced -----------------------------------------------------------------------------------
 
     def _next_page(self, cursor: Cursor, limit: int) -> Page:
-        """The next page of a cursor. A retryable failure is repeated, and logged once.
+        """Returns the next page of a cursor. A retryable failure is repeated, and logged once.
 
         Raises:
-            SluiceError: it failed for longer than `ReadSettings.patience`, or for good.
+            SluiceError: it failed for longer than `ReadSettings.patience`, or permanently.
         """
         clock, patience = self._settings.clock, self._settings.patience
         failing_since: float | None = None
@@ -193,7 +190,7 @@ class RangeReader:
         return page
 
     def _wait(self, now: float, error: SluiceError) -> None:
-        """The wait after a read that was throttled."""
+        """Waits after a throttled read."""
         wait = max(_SHORTEST_WAIT, self._read_at + self._cost - now)
         if not self._is_throttled:
             self._is_throttled = True
@@ -206,7 +203,7 @@ class RangeReader:
         self._settings.pause(wait)
 
     def _pause(self, cursor: Cursor) -> None:
-        """The pause between two pages. Pushed pages need none; the call still ends an abandoned reader."""
+        """Pauses between two pages. Pushed pages need no pause, but the call ends an abandoned reader."""
         if cursor.is_pushed:
             self._settings.pause(0.0)
             return
@@ -234,7 +231,7 @@ class RangeReader:
         return False
 
     def _is_recreated(self) -> bool:
-        """At the tip of a split that should end: whether it is an open split of a new stream of that name."""
+        """Whether a split at its tip that should have ended is an open split of a new stream of that name."""
         known, now = self._range.created, self._settings.clock()
         if known is None or now < self._next_check:
             return False
@@ -253,7 +250,7 @@ class RangeReader:
             self._lost_end(end, f"the next record is {self._log.format_position(found)}")
 
     def _is_over_at_tip(self, end: After, cursor: Cursor) -> bool:
-        """At the tip before the end of the range: whether the record of the end is lost, or only late."""
+        """Whether reading is over at the tip: the last record has been read, or is lost and not only late."""
         here = cursor.position
         if isinstance(here, After) and here.sub is None and here.sequence >= end.sequence:
             return True
@@ -275,7 +272,7 @@ class RangeReader:
         return self._lost_end(end, "its tip comes before it")
 
     def _first_page(self, cursor: Cursor) -> Page:
-        """The first page with a record, at the tip or at the end. Empty pages may come before it."""
+        """Returns the first page with a record, at the tip or at the end. Empty pages may come before it."""
         while True:
             page = self._next_page(cursor, 1)
             if page.records or page.next_iterator is None or page.millis_behind == 0:
@@ -292,14 +289,16 @@ class RangeReader:
 
 
 class _Silent(DataLossPolicy):
-    """For a read that only asks whether a record still exists."""
+    """For a read that only checks whether a record still exists."""
 
     def report(self, what: str) -> None:
         del what
 
 
 def _start(split_range: SplitRange) -> Position:
-    """The start, with the last instant at which no record followed it; the end may know a later one."""
+    """Returns the start, with the last instant at which no record followed it; the end may have a later
+    one.
+    """
     start, caught_up_at = split_range.start, split_range.end.start_caught_up_at
     if isinstance(start, After) and caught_up_at is not None:
         return replace(start, caught_up_at=max(start.caught_up_at or 0, caught_up_at))
@@ -307,7 +306,6 @@ def _start(split_range: SplitRange) -> Position:
 
 
 def _until(records: Sequence[AnyRecord], end: After | Closed) -> Sequence[AnyRecord]:
-    """The records of a page up to the end of the range."""
     if isinstance(end, Closed):
         return records
     if records and sequence_of(records[-1].sequence_number) <= end.sequence:

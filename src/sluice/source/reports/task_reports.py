@@ -1,8 +1,7 @@
-"""Tasks report their reads to the planning process, which puts them into Spark's progress reports.
+"""Tasks report their reads to the planning process, which adds them to Spark's progress reports.
 
-Spark has no way from a reading task to the planning process, so a task sends a datagram when it ends. The
-task hardly waits, and nothing depends on the datagram: without it, the figures are unknown. The planning
-process counts the tasks of each batch, so it knows how many reports are missing.
+Spark offers no channel for this, so a task sends datagrams when it ends. If one is lost, only figures
+are missing. The planning process counts tasks, so it knows how many reports are missing.
 """
 
 from __future__ import annotations
@@ -31,26 +30,25 @@ _DIGEST: Final = "sha256"
 _DIGEST_BYTES: Final = 32
 _SECRET_BYTES: Final = 32
 _SPLITS_EACH: Final = 8
-"""Splits in one datagram: with the longest names it stays below the 1,500 bytes that most networks carry."""
+"""Splits in one datagram, which then fits into 1,500 bytes even with the longest names."""
 _LARGEST: Final = 65_536
-"""The size of the largest possible datagram."""
+"""Maximum bytes of a datagram."""
 _LOOK_UP_WAIT: Final = 0.2
-"""Seconds for which a task waits for the address of the driver's host. Without the address it sends no
-report.
-"""
+"""Seconds for which a task waits for the address of the driver's host. Without it, the task sends no
+report."""
 _BACKLOG: Final = 4 * 2**20
-"""Bytes that may wait for the planning process, which takes them when it plans and reports."""
+"""Bytes that may wait for the planning process, which receives them when it plans and reports."""
 
 
 @dataclass(frozen=True)
 class ReportAddress:
-    """Where a task sends its report: plain data that Spark sends along with each partition.
+    """Where a task sends its report: plain data that Spark sends with each partition.
 
     Attributes:
-        host: empty if it is the host of Spark's driver; see `found_at`.
-        secret: of the planning process. Only reports that are signed with it are accepted.
-        batch: its number, counted by the planning process.
-        partition: the number of the task in the batch.
+        host: empty for the host of Spark's driver; see `found_at`.
+        secret: of the planning process. It accepts only reports that are signed with it.
+        batch: number of the batch, counted by the planning process.
+        partition: number of the task in the batch.
     """
 
     host: str
@@ -60,11 +58,11 @@ class ReportAddress:
     partition: int = 0
 
     def found_at(self, driver: str) -> ReportAddress:
-        """The same address for a task that reaches Spark's driver at this host."""
+        """Fills in the host at which the task reaches Spark's driver."""
         return self if self.host else replace(self, host=driver)
 
     def of_partition(self, partition: int) -> ReportAddress:
-        """The same for one task."""
+        """Returns the address for one task."""
         return replace(self, partition=partition)
 
 
@@ -72,10 +70,10 @@ class _Report(msgspec.Struct, frozen=True, array_like=True):
     """A datagram.
 
     Attributes:
-        attempt: random; with `part`, tells a datagram from its own repetition.
-        part, parts: the number of this datagram, and how many the attempt sends.
+        attempt: random; identifies a repeated datagram, with `part`.
+        part, parts: number of this datagram, and how many the attempt sends.
         is_complete: the task has read its ranges to their end.
-        query, run: Spark's ids, which tasks know and the planning process does not.
+        query, run: Spark's ids, which only tasks know.
         splits: stream, shard, and the fields of `SplitFigures` in their order.
         contested: as `ReadFigures.contested`, in the first part.
     """
@@ -97,7 +95,7 @@ _decoder: Final = msgspec.msgpack.Decoder(_Report)
 
 
 class _LookUp(threading.Thread):
-    """Finds a host by its name, once in a process. If the answer is late, the next task uses it."""
+    """Resolves a host name once per process. If the answer is late, the next task uses it."""
 
     _known: ClassVar[dict[str, _LookUp]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -114,7 +112,7 @@ class _LookUp(threading.Thread):
 
     @classmethod
     def wait(cls, host: str) -> tuple[socket.AddressFamily, str] | None:
-        """The family and the address of a host; None if it is not found, or not yet."""
+        """Returns the family and the address of a host; None if it is not found, or not yet."""
         with cls._lock:
             look_up = cls._known.get(host)
             if look_up is None or (look_up.found is None and not look_up.is_alive()):  # it failed
@@ -163,7 +161,7 @@ class _Batch:
 
     Attributes:
         completed: by task, the parts of an attempt that has read everything.
-        seen: attempts and parts that have come.
+        seen: attempts and parts that have arrived.
     """
 
     number: int
@@ -173,7 +171,7 @@ class _Batch:
 
     @property
     def reported(self) -> int:
-        """Tasks whose report is whole."""
+        """Number of tasks with a complete report."""
         return sum(len(self.completed[task]) == self.parts[task] for task in self.completed)
 
 
@@ -181,12 +179,12 @@ class TaskReports:
     """The reports of a query's tasks, in the planning process. Owned by one thread.
 
     Args:
-        host: the address that it listens on. If that is not a loopback address, tasks may run on other hosts,
-            and send their reports to the host of Spark's driver. Empty: all addresses.
+        host: the address to listen on; empty: all addresses. If it is not a loopback address, tasks may
+            run on other hosts, and send their reports to the host of Spark's driver.
         figures: the tasks' figures are added to these.
 
     Attributes:
-        tasks: how many tasks all batches so far had.
+        tasks: number of tasks of all batches so far.
         query, run: Spark's ids, once a task has reported them; empty before.
     """
 
@@ -203,11 +201,11 @@ class TaskReports:
 
     @property
     def reported(self) -> int:
-        """Tasks whose reports have come, of `tasks`."""
+        """Number of tasks that have reported, of `tasks`."""
         return self._reported_before + self._batch.reported
 
     def begin_batch(self, tasks: int) -> ReportAddress | None:
-        """Called before the tasks of a batch start. Returns where they send their reports; None: nowhere."""
+        """Prepares a batch before its tasks start. Returns where they send their reports, or None."""
         self.receive()
         self._reported_before += self._batch.reported
         self._batch = _Batch(self._batch.number + 1)
@@ -219,7 +217,7 @@ class TaskReports:
         return ReportAddress(host if is_loopback(host) else "", port, self._secret, self._batch.number)
 
     def receive(self) -> None:
-        """Takes the reports that have come."""
+        """Receives the reports that have arrived."""
         while self._socket is not None:
             try:
                 datagram = self._socket.recv(_LARGEST)
@@ -228,7 +226,7 @@ class TaskReports:
             self._take(datagram)
 
     def last_batch(self) -> Mapping[SplitId, SplitFigures]:
-        """The figures of the last batch's tasks, each range once."""
+        """Returns the figures of the last batch's tasks, each range once."""
         found: dict[SplitId, SplitFigures] = {}
         for parts in self._batch.completed.values():
             for splits in parts.values():
@@ -264,7 +262,7 @@ class TaskReports:
         if not hmac.compare_digest(proof, hmac.digest(self._secret, body, _DIGEST)):
             return
         report = _decoder.decode(body)
-        self._figures.mark_contested(report.contested)  # of whatever batch
+        self._figures.mark_contested(report.contested)  # of any batch
         batch = self._batch
         if report.batch != batch.number or (report.attempt, report.part) in batch.seen:
             return  # it is of an earlier batch, or a repetition
