@@ -1,7 +1,7 @@
-"""Spark's interfaces in front of the library. Needs PySpark, which the distribution does not bring by itself.
+"""Spark's interfaces in front of the library.
 
-``pip install pyspark-sluice`` must not install a second PySpark next to ``pyspark-client`` or a cluster's
-own.
+Requires PySpark, which ``pip install pyspark-sluice`` does not install: a second PySpark next to
+``pyspark-client`` or a cluster's own would do harm.
 """
 
 from __future__ import annotations

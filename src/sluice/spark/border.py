@@ -1,7 +1,7 @@
-"""What users see of an error that leaves the library.
+"""Shortens the traceback of errors that leave the library.
 
-Spark shows the whole traceback before the message, in streaming queries within 200 lines of its own
-traceback. If an error says what is wrong and what to do, the frames of this library tell users nothing more.
+Spark shows the whole traceback before the message. The library's frames do not help users if the error
+explains what to do.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ _log = logging.getLogger(__name__)
 
 
 def shortened(error: SluiceError) -> SluiceError:
-    """The error that is being handled, without the frames that it has come through."""
+    """Returns the error that is being handled, without its frames. They are logged at DEBUG."""
     _log.debug("where %s was raised", type(error).__name__, exc_info=True)
     return error.with_traceback(None)
 
 
 def shorten_traceback(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a method that Spark calls: a `SluiceError` leaves it without traceback. Its cause stays.
-
-    With logging at DEBUG, the whole traceback is logged.
+    """Decorates a method that Spark calls: a `SluiceError` leaves it without traceback, but with its
+    cause.
     """
 
     @functools.wraps(method)

@@ -1,8 +1,8 @@
 """Tables of Spark's catalog, made by ``CREATE TABLE ... USING``.
 
-Spark keeps the options and properties of such a table, but passes none of them on when the table is read or
-written (``PythonTable`` of Spark 4.0 to 4.3): a statement has to give them. So a table that was created
-with options could not be read.
+Spark keeps the options and properties of such a table, but does not pass them on when the table is read
+or written (``PythonTable`` of Spark 4.0 to 4.3). So statements have to give them, and a table that was
+created with options could not be read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["WRITE_TABLE", "explain_if_of_table", "is_create_table", "read_table"
 
 WRITE_TABLE: Final = "INSERT INTO <table> WITH (destination = '...', ...) SELECT ..."
 
-# Properties of a table, as Spark passes them when it asks for the columns. `provider` is always there.
+# Properties of a table, as Spark passes them when it asks for the columns. It always passes `provider`.
 _PROVIDER = "provider"
 _OPTION = "option."
 
 
 def read_table(options: str) -> str:
-    """The statement that reads a table; `options` are what nearly every reader gives (``key = '...'``)."""
+    """Returns the statement that reads a table; `options` are the usual ones (``key = '...'``)."""
     return f"SELECT ... FROM <table> WITH ({options}, ...)"  # noqa: S608 - shown, and not run
 
 
@@ -51,12 +51,12 @@ def is_create_table(what: str, given: Mapping[str, str], keys: Collection[str], 
 
 
 def explain_if_of_table(error: OptionError, given: Mapping[str, str], statement: str) -> OptionError:
-    """The error, with the statement to write instead if a table may be read or written.
+    """Adds the right statement to the error if a table may be read or written.
 
     Args:
-        error: says what is missing.
-        given: the options of the read or write. For a table there are none.
-        statement: has a place for them.
+        error: reports a missing option.
+        given: the options of the read or write; none for a table.
+        statement: has a place for options.
     """
     if given:
         return error

@@ -1,7 +1,7 @@
-"""Makes the class by which Spark knows a source.
+"""Makes the `DataSource` class of a source.
 
-Spark imports the module of such a class in every session to learn the name of the format. What a source needs
-takes long to import, so it is imported when a query uses the format.
+Spark imports the module of such a class in every session to learn the name of the format. The source
+itself takes long to import, so it is imported when a query uses the format.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _TIMESTAMP: Final = re.compile(
     _QUOTED + r"|\b(?P<type>timestamp)\b(?!\s*:)(?!\s+(?!(?:not|comment|default|collate)\b)[\w`])",
     re.IGNORECASE,
 )
-"""The type in a schema as text. A column or field that has this name is followed by its own type."""
+"""The type in a schema as text. A column or field of this name is followed by its own type."""
 _NULLS: Final = re.compile(r'"(?:nullable|containsNull|valueContainsNull)":(true|false)')
 _BETWEEN: Final = re.compile(r"\s*([:,<>()])\s*")
 _UNTYPED: Final = re.compile(rf"\s+not\s+null\b|\s+comment\s+(?:{_QUOTED})", re.IGNORECASE)
-"""What says nothing of a column's type."""
+"""Text that does not affect a column's type."""
 _TYPE: Final = re.compile(r"(?<=[ :<,])[a-zA-Z_]+(?=[,<>(]|\Z)")
-"""The name of a type, in text without blanks around punctuation; that of a column has a blank behind it."""
+"""The name of a type, in text without spaces around punctuation. A column's name is followed by a space."""
 _ALIASES: Final = {
     "byte": "tinyint",
     "short": "smallint",
@@ -57,7 +57,7 @@ class SourceDataSource(DataSource):
     """``spark.readStream.format(...)`` and ``spark.read.format(...)`` of a `sluice.source.Source`.
 
     Attributes:
-        SOURCE: the source's class, or where to import it from (``package.module:Name``).
+        SOURCE: the source's class, or its import path (``package.module:Name``).
         NAME: of the format.
     """
 
@@ -70,16 +70,16 @@ class SourceDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Spark calls `schema` first; then it pickles this object and lets the copy make the readers.
+        # Spark first calls `schema`, then pickles this object. The copy makes the readers.
         self._has_told_schema = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class is made when its module is imported, and no module has it under its own name.
+        # This class cannot be pickled by name, because no module has it under its own name.
         return _remade, (self.SOURCE, self.NAME, self.options, self._has_told_schema)
 
     @shorten_traceback
     def schema(self) -> Any:
-        """The columns. Called at ``load()``, and for ``CREATE TABLE`` if the statement does not list them.
+        """Returns the columns. Called at ``load()``, and for ``CREATE TABLE`` without columns.
 
         Raises:
             OptionError: the options cannot work.
@@ -93,7 +93,7 @@ class SourceDataSource(DataSource):
                 )
             return _for_spark(source_class.TABLE_SCHEMA)
         source = self._source()
-        self._has_told_schema = True  # Spark does not ask where the user, or a table, has one
+        self._has_told_schema = True  # Spark does not ask if the user or a table gives the schema
         return _for_spark(source.schema())
 
     @shorten_traceback
@@ -138,10 +138,10 @@ class SourceDataSource(DataSource):
         return OptionError(f"{self.name()}: there is nothing to write to: write with format 'async-sink'")
 
     def _check_schema(self, source: Source, schema: StructType) -> None:
-        """Raises OptionError for a schema of the user's own, unless it is the source's."""
+        """Raises OptionError for a user's schema that differs from the source's."""
         own = source.schema()
         if isinstance(own, str) and self._has_told_schema:
-            return  # it is Spark's own reading of the text, which may be written in more ways than we know
+            return  # Spark has parsed it from the source's text, which we cannot always normalize
         expected = own if isinstance(own, str) else _text_of(_for_spark(own))
         if _normal(_text_of(schema)) != _normal(expected):
             raise OptionError(f"{source.name}: the schema can't be chosen; it is always: {expected}")
@@ -197,9 +197,9 @@ def _remade(source: Any, name: str, options: Any, has_told_schema: bool) -> Data
 
 
 def _for_spark(schema: Any) -> Any:
-    """A schema as Spark takes it: an Arrow schema as Spark's, and text with types that no setting changes."""
+    """Converts a schema to Spark's form; no setting changes the types of the result."""
     if isinstance(schema, str):
-        # Or spark.sql.timestampType says which kind it is. Spark's own parser is in the JVM, out of reach.
+        # Otherwise spark.sql.timestampType decides the type. Spark's own parser is only in the JVM.
         return _TIMESTAMP.sub(lambda found: "timestamp_ltz" if found["type"] else found[0], schema)
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - imports Arrow
 
@@ -216,7 +216,7 @@ def _text_of(schema: StructType) -> str:
 
 
 def _normal(text: str) -> str:
-    """A schema as text, in one of the ways to write it: types as `simpleString` has them, no comments."""
+    """Normalizes a schema as text: types as in `simpleString`, no comments."""
     text = _UNTYPED.sub("", text).replace("`", "")
     text = _BETWEEN.sub(r"\1", " ".join(text.split()))
 

@@ -1,7 +1,7 @@
-"""Logs when Spark drops rows of this source as too late, which Spark itself does not.
+"""Logs when Spark drops rows of this source as late, because Spark itself does not.
 
-Only the application's process can add a listener to a session, and Sluice runs there only when it is called.
-So this works after ``sluice.register`` or ``sluice.warn_of_dropped_rows``.
+Requires ``sluice.register`` or ``sluice.warn_of_dropped_rows``: only the application's process can add a
+listener to a session.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ __all__ = ["DroppedRowsListener", "listen", "listen_if_possible"]
 _log = logging.getLogger(__name__)
 
 _LINE_INTERVAL = 60.0
-"""Seconds between two lines about one run of a query."""
+"""Minimum seconds between two lines about one run of a query."""
 _LAST_EVENTS = 2_000
 """Milliseconds for which the end of the application waits for events."""
 _MOST_RUNS = 1_000
-"""Runs that are remembered. Spark may drop the event that one has ended."""
+"""Maximum number of remembered runs. Spark may drop the event that a run has ended."""
 
 _lock = threading.Lock()
 _sessions: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 _listeners: list[DroppedRowsListener] = []
 """At most one, for all sessions of the JVM. Neither Python nor the JVM ever frees a listener."""
 _refusals: list[str] = []
-"""One at most: the last that was logged. A program may ask in each batch."""
+"""At most one, the last that was logged: a program may call `listen_if_possible` in each batch."""
 
 
 def listen(session: SparkSession) -> None:
     """Logs rows that Spark drops in the queries of a session from now on. The second call does nothing.
 
-    Several Python objects may refer to one session of the JVM, such as ``batch.sparkSession`` of each batch
-    in ``foreachBatch``. They have one listener together.
+    Several Python objects may refer to one session of the JVM, such as ``batch.sparkSession`` in
+    ``foreachBatch``. They share one listener.
 
     Raises:
-        Exception: Spark admits no listener.
+        Exception: Spark accepts no listener.
     """
     with _lock:
         if session in _sessions:
@@ -74,7 +74,7 @@ def listen(session: SparkSession) -> None:
 def _stop_listening() -> None:
     """Waits for the last events, and removes the listener.
 
-    Otherwise Spark delivers them to a Python that has ended, and logs a stack trace for each.
+    Otherwise Spark delivers events to a terminated Python, and logs a stack trace for each.
     """
     for session in [each for each in _sessions if getattr(each, "_jsparkSession", None) is not None]:
         with contextlib.suppress(Exception):  # the JVM may have ended, or its last events take too long
@@ -85,7 +85,7 @@ def _stop_listening() -> None:
 
 
 def _listener_of_jvm(in_jvm: Any) -> DroppedRowsListener:
-    """The listener of the JVM in which the session is. A program may end its JVM, and start another one."""
+    """Returns the listener of the session's JVM. A program may stop its JVM, and start another one."""
     if not _listeners or _listeners[0]._jlistener._gateway_client is not in_jvm._gateway_client:  # noqa: SLF001
         _listeners[:] = [DroppedRowsListener()]
     return _listeners[0]
@@ -100,9 +100,10 @@ def _is_listening(in_jvm: Any, listener: DroppedRowsListener) -> bool:
 
 
 def listen_if_possible(session: SparkSession) -> None:
-    """As `listen`, unasked: it never fails, and leaves sessions of Spark Connect alone.
+    """As `listen`, but never fails, and ignores sessions of Spark Connect.
 
-    There Spark waits for events in a thread that may keep the application alive until the session is stopped.
+    There Spark waits for events in a thread that may keep the application alive until the session is
+    stopped.
     """
     if not isinstance(session, SparkSession):
         return
@@ -118,13 +119,13 @@ def listen_if_possible(session: SparkSession) -> None:
 
 @dataclass
 class _Run:
-    """What is known of one run of a query.
+    """The dropped rows of one run of a query.
 
     Attributes:
         query: its name for the log.
-        dropped: how many rows were dropped.
-        logged: how many of these were logged.
-        last: the last rows that were dropped, as the log describes them.
+        dropped: number of dropped rows.
+        logged: how many of them were logged.
+        last: the last dropped rows, as the log describes them.
         next_line_at: when the next line may be logged (monotonic seconds).
     """
 
@@ -138,7 +139,7 @@ class _Run:
 class DroppedRowsListener(StreamingQueryListener):
     """Logs a warning when ``numRowsDroppedByWatermark`` rises in a query that reads this source.
 
-    A run of a query has one line a minute at most, and one when it ends if rows were dropped since the last.
+    A run has at most one line a minute, and one at its end if rows were dropped since the last line.
     Spark calls the methods one after the other, in a thread of the application's process.
 
     Args:
@@ -166,7 +167,7 @@ class DroppedRowsListener(StreamingQueryListener):
             return
         run_id = str(progress.runId)
         run = self._runs.pop(run_id, None) or _Run(_name(told))
-        self._runs[run_id] = run  # the last one dropped rows last
+        self._runs[run_id] = run  # moved to the end: dropped rows last
         if len(self._runs) > _MOST_RUNS:
             del self._runs[next(iter(self._runs))]
         run.dropped += dropped
@@ -203,7 +204,7 @@ def _name(progress: Mapping[str, Any]) -> str:
 
 
 def _is_of_this_source(source: Mapping[str, Any]) -> bool:
-    """Whether a source of a query is one of ours, by its offsets: Spark gives all Python sources one name."""
+    """Whether a source of a query is ours, by its offsets: Spark gives all Python sources one name."""
     offset = source.get("endOffset")
     if isinstance(offset, str):
         try:

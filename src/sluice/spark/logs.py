@@ -1,7 +1,7 @@
 """Logging in the Python processes that Spark's JVM starts on the driver host.
 
-Logging is not configured there, and Python drops messages below WARNING unless it is. What such a
-process writes to stderr appears in the driver's stderr.
+Spark does not configure logging there, so Python would drop messages below WARNING. Their stderr appears
+in the driver's stderr.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 __all__ = ["configure_driver_log"]
 
 _COLLECTED: Final = "PYSPARK_SPARK_SESSION_UUID"
-"""Set by Spark in processes whose logs it collects (``spark.sql.pyspark.worker.logging.enabled``)."""
+"""Set by Spark in processes with collected logs (``spark.sql.pyspark.worker.logging.enabled``)."""
 
 
 def configure_driver_log() -> None:

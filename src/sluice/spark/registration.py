@@ -30,7 +30,7 @@ def register_formats(spark: SparkSession) -> None:
     """Registers the formats with a session, unless Spark finds them by itself in the same Python.
 
     Raises:
-        SluiceError: Spark would run them in a Python without Sluice. The message says what to set.
+        SluiceError: Spark would run them in a Python without Sluice. The message explains what to set.
     """
     _check_workers(spark)
     _activate(spark)
@@ -40,7 +40,7 @@ def register_formats(spark: SparkSession) -> None:
 
 
 def _is_found(spark: SparkSession, name: str) -> bool:
-    """Whether registration would change nothing but make Spark log a warning, and again for each query."""
+    """Whether registration is unnecessary. Spark would log a warning for it, and again for each query."""
     if not isinstance(spark, SparkSession):
         return False
     context = spark.sparkContext
@@ -57,16 +57,16 @@ def _register(spark: SparkSession, source: type[DataSource]) -> None:
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
-        # Spark 4.0 refuses a format that it has found; later versions replace it.
+        # Spark 4.0 rejects a format that it has found; later versions replace it.
         if _ALREADY_THERE not in str(error):
             raise
 
 
 def _activate(spark: SparkSession) -> None:
-    """Makes it the active session of the calling thread.
+    """Makes the session active in the calling thread.
 
-    Spark looks for the format of a write in the active session. A thread that the program has started has
-    none, so Spark would say there that it does not know the format. createDataFrame, a public call, sets it.
+    Spark looks up the format of a write in the active session, which a thread of the program may lack.
+    createDataFrame, a public call, sets it.
     """
     if isinstance(spark, SparkSession):
         spark.createDataFrame([], "nothing int")
@@ -84,7 +84,7 @@ def _check_workers(spark: SparkSession) -> None:
 
 
 def _brought(context: SparkContext) -> Sequence[str]:
-    """What ``--py-files`` and ``addPyFile`` have put on the path of the workers."""
+    """Returns the paths that ``--py-files`` and ``addPyFile`` have added for the workers."""
     from pyspark import SparkFiles  # noqa: PLC0415 - pyspark-client has no such thing
 
     root = Path(SparkFiles.getRootDirectory())

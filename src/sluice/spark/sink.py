@@ -1,7 +1,7 @@
-"""The format ``async-sink`` as Spark knows it.
+"""The format ``async-sink``.
 
-Spark imports this module only to learn the name. The SDK and Arrow, which take long to import, are imported
-when a query asks for a writer.
+Spark imports this module only to learn the name. The SDK and Arrow, which take long to import, are
+imported when a query needs a writer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AsyncSinkDataSource(DataSource):
 
     @shorten_traceback
     def reader(self, schema: StructType) -> NoReturn:
-        """Called for a table that is read, which has columns. Raises OptionError."""
+        """Called when a table with columns is read. Raises OptionError."""
         del schema
         raise self._unreadable()
 

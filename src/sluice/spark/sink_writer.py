@@ -1,7 +1,7 @@
 """Spark's writer interfaces in front of `sluice.sink`.
 
-A writer is made where the query starts, which checks options and columns, and is pickled into the tasks and
-the process that commits. So it holds plain data: what it works with is made where it is used.
+A writer is made and checked where the query starts, and pickled into the tasks and the process that
+commits. So it holds plain data only.
 """
 
 from __future__ import annotations
@@ -49,24 +49,23 @@ __all__ = ["BatchSinkWriter", "CommitMessage", "StreamSinkWriter"]
 _log = logging.getLogger(__name__)
 
 _MONTHS: Final = ("interval year", "interval month")
-"""Types that Arrow has no Python class for: PySpark fails with a KeyError before a task sees a row."""
+"""Types without a Python class in Arrow: PySpark fails with a KeyError before a task receives a row."""
 
 _checked_dead_letters: Final[set[Hashable]] = set()
-"""Sinks whose dead letters this process has found to be writable, by their options."""
+"""Sinks with dead letters that this process could write, by their options."""
 
-# PySpark 4.1 has a stream writer that takes Arrow. In 4.0 only the batch writer does, but Spark checks the
-# class and not the kind of query: there, a stream writer that is a batch writer as well gets Arrow instead of
-# rows.
+# PySpark 4.1 has a stream writer for Arrow. In 4.0, only the batch writer accepts Arrow, but Spark
+# checks the class and not the kind of query: so the stream writer inherits from it, too.
 _ARROW_WRITER: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceArrowWriter)
 
 
 @dataclass(frozen=True)
 class CommitMessage(WriterCommitMessage):
-    """What a task sends to the driver; plain data.
+    """A task's message to the driver; plain data.
 
     Attributes:
-        may_write_twice: its rows are delivered before the commit, and Spark may run the task twice at the
-            same time.
+        may_write_twice: its rows are delivered before the commit, and Spark may run the task twice at
+            the same time.
     """
 
     result: TaskResult
@@ -74,15 +73,15 @@ class CommitMessage(WriterCommitMessage):
 
 
 class _SinkWriter:
-    """What both writers do; plain data.
+    """The common part of both writers; plain data.
 
     Args:
         options: of the sink, as Spark passes them.
         schema: of the rows.
-        overwrite: whether the save mode or the output mode asks to replace existing data.
+        overwrite: whether the save mode or the output mode replaces existing data.
 
     Raises:
-        OptionError: with everything that is wrong with the options, or with the columns.
+        OptionError: all problems with the options, or with the columns.
     """
 
     is_streaming = False
@@ -116,12 +115,13 @@ class _SinkWriter:
         self._is_for_tasks = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Called when the writer is sent to tasks, which may need the query server. Starts the server.
+        """Starts the query server when the writer is sent to tasks, which may need it.
 
-        In other processes Spark makes writers only to commit; a server that they started would not be found.
+        In other processes Spark makes writers only to commit; tasks would not find a server started
+        there.
 
         Raises:
-            ServiceError: it cannot be started.
+            ServiceError: the server cannot be started.
         """
         if not self._is_for_tasks and self._server_address is not None:
             self._query_server = find_or_start(self._server_address)
@@ -130,7 +130,7 @@ class _SinkWriter:
 
     @shorten_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: writes its rows."""
+        """Writes the rows of a task."""
         setup = with_query_server(read_sink(self._options), self._query_server)
         origin = _origin(setup, self._write_id)
         write_id = None if self.is_streaming else self._write_id
@@ -148,7 +148,7 @@ class _SinkWriter:
     def _end(
         self, outcome: Outcome, batch_id: int | None, messages: Sequence[WriterCommitMessage | None]
     ) -> None:
-        """On the driver: ends an epoch. Spark passes None for tasks that failed."""
+        """Ends an epoch, on the driver. Spark passes None for tasks that failed."""
         configure_driver_log()
         setup = read_sink(self._options) if self._needs_setup else None
         for message in messages:
@@ -181,7 +181,7 @@ class StreamSinkWriter(_SinkWriter, _ARROW_WRITER, datasource.DataSourceStreamWr
 
 
 def _refuse_unreadable_columns(schema: StructType) -> None:
-    """Refuses columns that no task could read; a destination that is to ignore them would not.
+    """Rejects columns that no task could read, even if the destination ignores them.
 
     Raises:
         OptionError: there are such columns.
@@ -199,14 +199,14 @@ def _refuse_unreadable_columns(schema: StructType) -> None:
 
 
 def _types_in(kind: Any) -> Iterator[Any]:
-    """The type itself, and all inside it."""
+    """Yields the type itself, and all inside it."""
     yield kind
     for each in inner_types(kind):
         yield from _types_in(each)
 
 
 def _check_destination(setup: SinkSetup) -> None:
-    """Asks a two-phase destination whether it can commit. Whoever commits asks again.
+    """Checks that a two-phase destination can commit. The commit checks it again.
 
     Raises:
         SluiceError: it cannot.
@@ -221,7 +221,7 @@ def _check_destination(setup: SinkSetup) -> None:
 
 
 def _check_dead_letters(setup: SinkSetup, write_id: str) -> None:
-    """Checks once that dead letters can be written: Spark makes a writer for each micro-batch.
+    """Checks once that dead letters can be written, because Spark makes a writer for each micro-batch.
 
     Raises:
         OptionError: they cannot.
@@ -235,7 +235,7 @@ def _check_dead_letters(setup: SinkSetup, write_id: str) -> None:
 
 
 def _check_server_address(address: str | None) -> None:
-    """Refuses an address of the query server that no task of another host can connect to.
+    """Rejects an address of the query server that tasks on other hosts cannot connect to.
 
     Raises:
         OptionError: it is such an address, and there are other hosts.
@@ -249,14 +249,14 @@ def _check_server_address(address: str | None) -> None:
 
 
 def _is_speculative() -> bool:
-    """Whether Spark runs slow tasks twice. Tasks know the settings of the session; the driver does not."""
+    """Whether Spark runs slow tasks twice. Only tasks can read the settings of the session."""
     context = TaskContext.get()
     return context is not None and context.getLocalProperty("spark.speculation") == "true"
 
 
 @functools.cache
 def _warn_of_speculation(destination: str) -> None:
-    """Warns once: the process that commits stays the same from one epoch to the next."""
+    """Warns once per process: the same process commits all epochs."""
     _log.warning(
         "%s: speculation is on (spark.speculation), so Spark may run a slow task twice at a time. Both runs "
         "write their rows, and the slow one writes late: an old row of a key may follow, "
@@ -266,7 +266,7 @@ def _warn_of_speculation(destination: str) -> None:
 
 
 def _origin(setup: SinkSetup, write_id: str) -> Origin:
-    """The task, from the properties that Spark gives it; on the driver, the batch write alone."""
+    """Describes the task, from Spark's properties; on the driver, only the batch write."""
     destination = destination_name(setup.destination)
     context = TaskContext.get()
     if context is None:

@@ -1,8 +1,8 @@
 """Spark's reader interfaces in front of `sluice.source`.
 
-Two processes use a reader. Spark calls the planning methods in a process on the driver host, and sends a
-pickled copy to the tasks, which call ``read``. So a reader holds plain data; a process makes what it works
-with, and imports it, when it needs it. ``docs/architecture.md`` follows a batch from here on.
+Spark calls the planning methods in a process on the driver host, and sends a pickled copy of the reader
+to the tasks, which call ``read``. So a reader holds plain data; each process imports and makes other
+objects when it needs them. ``docs/architecture.md`` follows a batch from here on.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ __all__ = ["BatchReader", "StreamReader", "make_stream_reader"]
 
 
 _REPORT_INTERVAL: Final = 1.0
-"""Seconds for which a report is not made again while no batch is planned. Spark asks for one some 90 times a
-second, and shows one every ten seconds; to make one for 10,000 shards takes 100 ms."""
+"""Minimum seconds between two reports while no batch is planned. Spark requests one about 90 times a
+second, and shows one every ten seconds. For 10,000 shards a report takes 100 ms."""
 
 
 @dataclass
@@ -65,8 +65,8 @@ class RangesPartition(InputPartition):
     """The ranges that one task reads.
 
     Attributes:
-        assignment: what the coordinator tells the task besides, such as how to read by fan-out.
-        report: where the task says what it has read; None: nowhere.
+        assignment: the coordinator's data for the task, such as how to read by fan-out.
+        report: where the task reports its reads; None: nowhere.
     """
 
     ranges: tuple[Any, ...]
@@ -97,9 +97,9 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader):
     """The reader of a streaming query on Spark 4.0 and 4.1.
 
-    These versions pass no limits, so the options' limits apply to every batch, and ``Trigger.AvailableNow``
-    and ``Trigger.Once`` run one batch. The source cannot tell these triggers from others, so the first batch
-    of each run may be such a batch.
+    These versions pass no limits, so the options' limits apply to every batch, and
+    ``Trigger.AvailableNow`` and ``Trigger.Once`` run one batch. The source cannot recognize these
+    triggers, so it treats the first batch of each run as if it could be the last.
     """
 
     def __init__(self, source: Source, schema: StructType | None = None) -> None:
@@ -121,15 +121,15 @@ class StreamReader(DataSourceStreamReader):
 
     @shorten_traceback
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Called for every trigger; some 90 times a second while there is no data.
+        """Called for every trigger, about 90 times a second while there is no data.
 
         Args:
-            start: where the batch starts. Spark 4.0 and 4.1 do not pass it; the batch then starts where the
-                last one ended.
+            start: where the batch starts. Spark 4.0 and 4.1 do not pass it; the batch then starts where
+                the last one ended.
             limit: a ``ReadLimit``. Spark 4.0 and 4.1 do not pass it.
 
         Returns:
-            Where the batch ends; `start` as it came if nothing is new.
+            Where the batch ends; an unchanged `start` if nothing is new.
         """
         coordinator = self._coordinator_here()
         if start is not None:
@@ -147,8 +147,8 @@ class StreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Called for every batch, once its end is in the offset log.
 
-        After a restart it is the first call, with the batch that was logged and not committed. Spark 4.0 and
-        4.1 may call it with an empty batch first (`start` equals `end`).
+        After a restart it is the first call, with the batch that was logged and not committed. Spark 4.0
+        and 4.1 may call it with an empty batch first (`start` equals `end`).
         """
         coordinator = self._coordinator_here()
         begin, self._next_start = self._offsets.parse(start), self._offsets.parse(end)
@@ -171,14 +171,14 @@ class StreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """Called when a planning method raises, or the connection to the JVM is closed.
 
-        It is not called when a query is stopped: the process gets SIGTERM, possibly after the connection was
-        closed in the middle of a call. See `Coordinator.close`.
+        It is not called when a query is stopped: the process gets SIGTERM, possibly after the connection
+        was closed in the middle of a call. See `Coordinator.close`.
         """
         if self._coordinator is not None:
             self._coordinator.close(is_disconnected=isinstance(sys.exc_info()[1], (EOFError, OSError)))
 
     def _coordinator_here(self) -> Coordinator:
-        """The coordinator in this process. The first call creates it."""
+        """Returns this process's coordinator. The first call creates it."""
         if self._coordinator is None:
             configure_driver_log()
             with without_garbage_collection():
@@ -199,10 +199,10 @@ class StreamReader(DataSourceStreamReader):
 
 @dataclass(frozen=True)
 class _Reported:
-    """The last report, which Spark gets again until a batch is planned, for a second at most.
+    """The last report, which Spark gets again for up to a second, or until a batch is planned.
 
     Attributes:
-        planned: the end of the batch that was planned last.
+        planned: the end of the last planned batch.
         until: when the report expires (monotonic seconds).
     """
 
@@ -212,7 +212,7 @@ class _Reported:
 
 
 def make_stream_reader(source: Source, schema: StructType | None = None) -> DataSourceStreamReader:
-    """A reader with the methods that the installed Spark calls."""
+    """Makes a reader with the methods that the installed Spark calls."""
     return (AdmittingStreamReader if HAS_ADMISSION_CONTROL else StreamReader)(source, schema)
 
 
@@ -229,14 +229,14 @@ if HAS_ADMISSION_CONTROL:
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
             """Called once, when the query starts. Spark passes the result to every `latestOffset`.
 
-            With ``Trigger.Once`` it passes `ReadAllAvailable` instead, which lifts all limits. So this never
-            returns `ReadAllAvailable`, which would make all runs look like runs of one batch.
+            With ``Trigger.Once`` it passes `ReadAllAvailable` instead, which lifts all limits. So this
+            never returns `ReadAllAvailable`: all runs would look like runs of one batch.
             """
             limits = self._source.limits
             if limits.records is None and limits.bytes is not None:
                 return ReadMaxBytes(limits.bytes)
-            # Spark has no limit of arrival time: such a limit, or none, becomes a limit of records that no
-            # batch reaches.
+            # Spark has no limit of arrival time: such a limit, or none, becomes an unreachable limit of
+            # records.
             return ReadMaxRows(2**63 - 1 if limits.records is None else limits.records)
 
         @shorten_traceback
@@ -263,8 +263,8 @@ if HAS_ADMISSION_CONTROL:
 
 
 def _deal(source: Source, ranges: Sequence[Any], assignment: Any) -> list[RangesPartition]:
-    """A partition for each task. A task costs about 50 ms, and a shard of Kinesis delivers at most 2 MiB/s,
-    so a task reads several splits.
+    """Makes a partition for each task. A task costs about 50 ms, and a shard of Kinesis delivers at
+    most 2 MiB/s, so a task reads several splits.
     """
     return [RangesPartition(task, source.assignment_of(assignment, task)) for task in source.deal(ranges)]
 
@@ -298,10 +298,10 @@ def _rows(source: Source, schema: StructType | None, task: ReadTask) -> Iterator
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
-    """The schema that Spark expects of record batches, made by Spark's own function."""
+    """Returns the schema that Spark expects of record batches, made by Spark's own function."""
     from pyspark.sql.pandas import types  # noqa: PLC0415 - see above
 
     make: Any = types.to_arrow_schema
-    is_told = "timezone" in inspect.signature(make).parameters  # 4.2 and later are
+    is_told = "timezone" in inspect.signature(make).parameters  # 4.2 and later
     expected: pa.Schema = make(schema, timezone="UTC") if is_told else make(schema)
     return expected

@@ -1,8 +1,7 @@
 """Time zones of Spark's sessions that Python does not know.
 
-Spark gives timestamps in the time zone of the session, and Java has more names for zones than the IANA's
-database: ``GMT+8``, ``UTC+3``, ``PST``, ``Z``. Python may also lack the database, as slim images do. There,
-no timestamp can become a Python value.
+Java knows more names of zones than the IANA's database: ``GMT+8``, ``UTC+3``, ``PST``, ``Z``. Slim
+images lack that database entirely. Timestamps in an unknown zone cannot become Python values.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ _KNOWN_EVERYWHERE = "UTC"
 
 
 def in_known_time_zones(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows; timestamps of zones that Python does not know are in UTC, also inside other types.
+    """Yields the same rows; timestamps of zones that Python does not know are in UTC, also inside other
+    types.
 
     They stay the same instants: in Arrow, the zone is part of the type, and not of the values.
     """
