@@ -1,8 +1,7 @@
 """DynamoDB Streams as a `sluice.source.logs.stream_log.StreamLog`, through the SDK's client.
 
-The service says less than Kinesis: no answer tells how far it is from the newest record, no iterator starts
-at a time, and an empty page may come anywhere. What a reader needs besides is kept in the iterators that this
-module hands out (`_Iterator`), so that it holds wherever they are used.
+Unlike Kinesis, the service does not report its lag, has no iterators by time, and may return empty pages
+anywhere. So this log counts empty pages in its iterators.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from sluice.source.model.splits import Split, SplitId
 __all__ = ["EMPTY_PAGES_IN_RANGE", "LARGEST_PAGE", "RETENTION", "DynamoDbStreamsLog"]
 
 LARGEST_PAGE: Final = 1_000
-"""Records of the largest page that the service gives."""
+"""Maximum records in a page."""
 RETENTION: Final = 24 * 3600.0
-"""Seconds for which records are kept; users cannot change it."""
+"""Seconds for which the service keeps records; users cannot change it."""
 
 _TRIMMED: Final = "TrimmedDataAccessException"
 EMPTY_PAGES_IN_RANGE: Final = 200
-"""Empty pages in a row after which a task looks anew for the record that its range ends with."""
+"""Empty pages in a row after which a task reads the last record of its range through a new iterator."""
 
 _SIDE_BY_SIDE: Final = 16
 
 
 class _Iterator(NamedTuple):
-    """What the iterators of this log hold.
+    """An iterator of this log.
 
     Attributes:
         text: the service's iterator.
-        empty_pages: how many empty pages have come in a row.
+        empty_pages: number of empty pages in a row.
     """
 
     text: str
@@ -55,15 +54,14 @@ class _Iterator(NamedTuple):
 
 
 class DynamoDbStreamsLog(StreamLog):
-    """Streams of tables of one account and region as a `StreamLog`. May be used from several threads.
+    """Streams of tables of one account and region as a `StreamLog`. Thread-safe.
 
     Args:
         calls: of ``ListStreams``, ``DescribeStream``, ``GetShardIterator`` and ``GetRecords``.
-        tables: whose streams are read.
-        empty_pages: after how many empty pages in a row an open shard counts as read to its tip. "It might
-            take multiple calls to get to a portion of the shard that contains stream records", and nothing
-            says how many.
-        arns: of the known streams of tables, the newest first. `describe` lists them anew.
+        empty_pages: number of empty pages in a row after which an open shard counts as read to its tip.
+            "It might take multiple calls to get to a portion of the shard that contains stream records";
+            no page documents how many.
+        arns: ARNs of known streams by table, the newest first. `describe` lists them again.
     """
 
     is_thread_safe: ClassVar[bool] = True
@@ -86,7 +84,7 @@ class DynamoDbStreamsLog(StreamLog):
         self._latest: dict[tuple[SplitId, int], str] = {}
 
     def for_planning(self) -> DynamoDbStreamsLog:
-        """The same for a process that plans batches; see `Calls.for_planning`."""
+        """Returns a log for a process that plans batches; see `Calls.for_planning`."""
         calls = self._calls.for_planning("GetRecords", "GetShardIterator")
         tables = [TableRef(name, arn) for name, arn in self._given.items()]
         return DynamoDbStreamsLog(calls, tables, empty_pages=self._empty_pages, arns=self._arns)
@@ -94,7 +92,9 @@ class DynamoDbStreamsLog(StreamLog):
     # --- StreamLog ------------------------------------------------------------------------------------
 
     def describe(self, stream: str) -> StreamInfo:
-        """See `StreamLog.describe`. A stream is known by its label, the time at which it was enabled."""
+        """See `StreamLog.describe`. The label of a stream, the time at which it was enabled, identifies
+        it.
+        """
         self._forget_arns(stream)
         arn = self.arns_of(stream)[0]
 
@@ -104,7 +104,6 @@ class DynamoDbStreamsLog(StreamLog):
         return self._calls.call("DescribeStream", stream, {"StreamArn": arn, "Limit": 1}, read)
 
     def list_splits(self, stream: str) -> Sequence[Split]:
-        """See `StreamLog.list_splits`."""
         request: dict[str, Any] = {"StreamArn": self.arns_of(stream)[0]}
         splits: dict[SplitId, Split] = {}  # a shard that rolls over between two pages may be in both
         while True:
@@ -127,7 +126,6 @@ class DynamoDbStreamsLog(StreamLog):
         return None if text is None else str(_Iterator(text))
 
     def get_records(self, split: SplitId, iterator: str, limit: int) -> Page:
-        """See `StreamLog.get_records`."""
         here = _Iterator.parse(iterator)
         request = {"ShardIterator": here.text, "Limit": min(limit, LARGEST_PAGE)}
         return self._calls.call(
@@ -139,7 +137,7 @@ class DynamoDbStreamsLog(StreamLog):
         )
 
     def server_time(self) -> int:
-        """See `StreamLog.server_time`: the local clock, set to the service's by what its answers say."""
+        """See `StreamLog.server_time`. Adjusts the local clock by the service's answers."""
         return micros_from_seconds(self._calls.server_time())
 
     # --- more than a StreamLog ------------------------------------------------------------------------
@@ -147,8 +145,9 @@ class DynamoDbStreamsLog(StreamLog):
     def start_at_latest(self, splits: Iterable[SplitId], instant: int) -> None:
         """Makes the first iterator of each split for this instant (microseconds) start at its newest record.
 
-        For the start of a query, which would otherwise read hours of records to leave them out. `instant` is
-        now, or a little earlier. Later iterators for it start at the oldest record, as records may have come.
+        Otherwise a new query would read hours of records only to skip them. `instant` is now, or a
+        little earlier. Later iterators for it start at the oldest record, because records may have
+        arrived.
 
         Raises:
             ServiceError: a call failed, and retries did not help.
@@ -163,7 +162,7 @@ class DynamoDbStreamsLog(StreamLog):
             list(pool.map(pin, splits))
 
     def arns_of(self, table: str) -> Sequence[str]:
-        """The ARNs of a table's streams of the last 24 hours, the newest first, or the given one.
+        """Returns the ARNs of a table's streams of the last 24 hours, the newest first, or the given one.
 
         Raises:
             ServiceError: the table has no stream.
@@ -189,7 +188,7 @@ class DynamoDbStreamsLog(StreamLog):
         return Page(records, following, behind, size)
 
     def _millis_behind(self, records: Sequence[ChangeRecord], text: str | None, empty_pages: int) -> int:
-        """How far a page is from the tip; only empty pages show that it has reached the tip."""
+        """Returns the lag of a page in milliseconds. Only empty pages show that it has reached the tip."""
         if text is None or empty_pages >= self._empty_pages:
             return 0
         if not records:
@@ -197,7 +196,6 @@ class DynamoDbStreamsLog(StreamLog):
         return max(1, (self.server_time() - records[-1].arrival) // 1000)
 
     def _iterator(self, split: SplitId, request: Mapping[str, Any]) -> str | None:
-        """An iterator of the service; None if it gives none."""
         arns = self.arns_of(split.stream)
         for arn in arns:
             try:
@@ -209,7 +207,8 @@ class DynamoDbStreamsLog(StreamLog):
                     recover=_raise_trimmed_as_invalid,
                 )
             except ServiceError as error:  # noqa: PERF203 - a request takes far longer
-                # A batch that was logged before the stream was enabled again is of the stream before.
+                # A batch that was logged before the stream was enabled again belongs to the previous
+                # stream.
                 if not error.missing or arn == arns[-1]:
                     raise
         return None
@@ -249,7 +248,7 @@ def _shards(answer: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], str
 
 
 def _created(description: Mapping[str, Any]) -> int:
-    """When the stream was enabled, as its label says, or if that is not a time, as the description."""
+    """Returns when the stream was enabled, by its label or, if that is not a time, by its description."""
     try:
         return parse_instant(description["StreamLabel"])
     except ValueError:
@@ -267,10 +266,10 @@ def _split(stream: str, shard: Mapping[str, Any]) -> Split:
 
 
 def _raise_trimmed_as_invalid(error: ServiceError) -> None:
-    """The number is of no record that is left: who reads looks at the oldest one, to say what is lost."""
+    """Marks the number as invalid: the reader then compares the oldest record to report what is lost."""
     error.invalid_argument = error.invalid_argument or error.code == _TRIMMED
 
 
 def _raise_trimmed_as_expired(error: ServiceError) -> None:
-    """The record at which the iterator starts has expired since: a new iterator shows the loss."""
+    """Marks the iterator as expired, because its record has: a new iterator shows the loss."""
     error.expired_iterator = error.expired_iterator or error.code == _TRIMMED

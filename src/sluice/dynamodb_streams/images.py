@@ -1,4 +1,4 @@
-"""Items as JSON: plain, or as DynamoDB writes them.
+"""Items as plain JSON, or in DynamoDB's own form.
 
 Types: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_streams_AttributeValue.html
 """
@@ -24,13 +24,13 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def as_sent(item: msgspec.Raw) -> str | None:
-    """An item as the service has sent it: ``{"id": {"N": "1"}}``. None if there is none."""
+    """Returns an item as the service has sent it: ``{"id": {"N": "1"}}``; None if there is none."""
     text = bytes(item)
     return mended_json(text).decode() if text and text != b"null" else None
 
 
 def plain(item: msgspec.Raw) -> str | None:
-    """An item as plain JSON: ``{"id": 1}``. None if there is none.
+    """Returns an item as plain JSON: ``{"id": 1}``; None if there is none.
 
     Numbers keep all their digits, up to 38; sets are arrays, in the service's order; binary is base64.
     """
@@ -39,16 +39,16 @@ def plain(item: msgspec.Raw) -> str | None:
 
 
 def plain_item(item: Mapping[str, Any]) -> str:
-    """As `plain`, of an item that is decoded."""
+    """As `plain`, for a decoded item."""
     return _encoder.encode({name: plain_value(value) for name, value in item.items()}).decode()
 
 
 def key_of(item: msgspec.Raw, names: Iterable[str] = ()) -> msgspec.Raw:
-    """The key of an item, its attributes by name, so that the key of one item is always the same text.
+    """Returns the key of an item, with sorted attributes: the same key is always the same text.
 
     Args:
         item: as the service has sent it.
-        names: the attributes of the key; none: the item has no others.
+        names: the attributes of the key; empty: all attributes of the item.
     """
     if not bytes(item):
         return item
@@ -57,11 +57,11 @@ def key_of(item: msgspec.Raw, names: Iterable[str] = ()) -> msgspec.Raw:
 
 
 IMAGE_FORMATS: Final = {"json": plain, "dynamodb-json": as_sent}
-"""Option ``imageFormat`` to what makes a column's text of an item."""
+"""By value of option ``imageFormat``, the function that makes a column's text from an item."""
 
 
 def plain_value(attribute: Any) -> Any:
-    """The value of an attribute, for `msgspec.json` to encode."""
+    """Returns the value of an attribute, for `msgspec.json` to encode."""
     if not isinstance(attribute, Mapping) or len(attribute) != 1:
         return attribute
     ((kind, value),) = attribute.items()
@@ -71,7 +71,7 @@ def plain_value(attribute: Any) -> Any:
 
 
 def _number(text: Any) -> Any:
-    """The number, digit by digit: no float comes in between."""
+    """Keeps every digit: there is no conversion to float."""
     if not isinstance(text, str):
         return text
     if _JSON_NUMBER.fullmatch(text) is None:

@@ -89,11 +89,11 @@ BACKOFF_DEFAULTS: Final[Mapping[str, Backoff]] = {
     "DescribeStream": Backoff(10, 1.0, 5.0, 1.5),
     "ListStreams": Backoff(10, 1.0, 5.0, 1.5),
 }
-"""Operation to its defaults: retries, base and max (seconds), exponent. The same as for Kinesis."""
+"""By operation: retries, base and max (seconds), exponent. The same as for Kinesis."""
 _BACKOFFS: Final = {name: BackoffOptions.declare(name, each) for name, each in BACKOFF_DEFAULTS.items()}
 
 COMMON_OPTIONS: Final[tuple[Option[Any], ...]] = (*SPLIT_OPTIONS, MAX_TIME_SPAN, MAX_DRIFT)
-"""What the source leaves to its base. There are no times to start or to end at."""
+"""The options that the base class reads. There is no start or end by time."""
 SNAPSHOT_OPTIONS: Final[tuple[Option[Any], ...]] = (INITIAL_SNAPSHOT, SCAN_SEGMENTS, SCAN_READ_UNITS)
 """For streaming reads only."""
 _OWN_OPTIONS: Final[tuple[Option[Any], ...]] = (
@@ -108,7 +108,7 @@ _OWN_OPTIONS: Final[tuple[Option[Any], ...]] = (
     *(option for backoff in _BACKOFFS.values() for option in backoff.all),
 )
 ALL_OPTIONS: Final[tuple[Option[Any], ...]] = (*_OWN_OPTIONS, *CONNECTION_OPTIONS)
-"""All that the source declares itself."""
+"""All options that the source declares itself."""
 SOURCE_OPTIONS: Final[tuple[Option[Any], ...]] = (*_OWN_OPTIONS[:6], *COMMON_OPTIONS, *_OWN_OPTIONS[6:])
 """All options except the connection options, for the documentation."""
 
@@ -118,12 +118,12 @@ class StreamsConfig:
     """The options of the source as plain data, which Spark may pickle. Durations are seconds.
 
     Attributes:
-        tables: in the order that the user gave, no name twice.
-        backoffs: operation (``GetRecords``) to how it is retried.
-        start: None if the user named none.
+        tables: in the user's order, without duplicates.
+        backoffs: by operation (``GetRecords``), how it is retried.
+        start: None if the user set none.
         scans: whether a new query reads the tables first.
-        scan_segments: into how many each table is divided; None: by its size.
-        scan_read_units: read capacity a second; None: any.
+        scan_segments: number of segments of each table; None: by its size.
+        scan_read_units: read capacity a second; None: no limit.
     """
 
     connection: ConnectionConfig
@@ -140,7 +140,7 @@ class StreamsConfig:
 
 
 def config_from_values(values: OptionValues) -> StreamsConfig:
-    """What parsed options say.
+    """Makes the configuration from parsed options.
 
     Raises:
         OptionError: all problems in one message.
@@ -177,7 +177,7 @@ def config_from_values(values: OptionValues) -> StreamsConfig:
 def _with_region(
     values: OptionValues, connection: ConnectionConfig, tables: tuple[TableRef, ...]
 ) -> ConnectionConfig:
-    # An ARN names the region of its stream; the SDK's chain could choose another one.
+    # An ARN has the region of its stream; the SDK's chain could choose another one.
     region = tables[0].region if tables else None
     if region is None or connection.endpoint_url is not None:
         return connection

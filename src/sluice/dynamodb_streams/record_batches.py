@@ -30,18 +30,19 @@ ARROW_SCHEMA: Final = pa.schema(
         ("shardId", pa.string()),
     ]
 )
-"""The source's schema. Spark checks that record batches have exactly this one."""
+"""The source's schema. Spark requires exactly this schema in record batches."""
 
 _MIN_BATCH_ROWS: Final = 1_000
 _MIN_BATCH_BYTES: Final = 4 * 2**20
-"""Small pages are gathered to this many rows, or bytes of the service: a batch of few costs as much as one of
-hundreds, and a page of large items has few."""
+"""Minimum rows, or bytes, of a record batch, for which small pages are joined: a batch of few rows
+costs as much as one of hundreds, but a page of large items has few rows."""
 
 
 def to_record_batches(
     pages: Iterable[tuple[SplitId, Sequence[ChangeRecord]]], image_format: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of pages, in order within each split. Small pages share a batch, also pages of several splits.
+    """Yields the rows of pages, in order within each split. Small pages, even of several splits, share
+    a batch.
 
     Args:
         image_format: a key of `IMAGE_FORMATS`.
@@ -60,7 +61,7 @@ def to_record_batches(
 
 
 def record_batch(split: SplitId, records: Sequence[ChangeRecord], image_format: str) -> pa.RecordBatch:
-    """The rows of a page.
+    """Makes the rows of a page.
 
     Args:
         image_format: a key of `IMAGE_FORMATS`.
@@ -88,7 +89,7 @@ def record_batch(split: SplitId, records: Sequence[ChangeRecord], image_format: 
 def snapshot_batch(
     table: str, items: Sequence[msgspec.Raw], keys: Sequence[str], image_format: str
 ) -> pa.RecordBatch:
-    """The rows of a page of a table. A scan has no times and no numbers: these columns are null.
+    """Makes the rows of a page of a table. Columns that a scan lacks, such as times and numbers, are null.
 
     Args:
         keys: the attributes of the table's key.
@@ -107,5 +108,5 @@ def snapshot_batch(
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
-    """One batch; more if the values of a column do not fit into one array."""
+    """Joins batches to one, or to more if the values of a column do not fit into one array."""
     return batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()

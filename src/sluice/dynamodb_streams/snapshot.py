@@ -1,16 +1,14 @@
 """Plans a query that reads a table first, and then the changes since before that.
 
-1. The planner records the current positions of the stream. Then it describes the table and divides it into
-   segments. The start of the first batch contains both, and so does the end of every batch of the scan.
-2. A batch reads whole segments, with strongly consistent reads, and its end names them. Items never change
-   segments, so a batch that runs again covers the same keys, regardless of later writes. The last key of a
-   page cannot be the end: the end of a batch is logged before it is read, keys cannot be compared in the
-   order of a scan, and finding such keys beforehand costs a second scan.
-3. When all segments are read, the planner reads the stream from the recorded positions. Changes that a scan
-   may have missed are later than these positions, so they follow. Earlier changes are in the items, because
-   the reads are strongly consistent.
-4. So an item that is deleted, put or changed at any time, even between two runs of a batch, ends as its last
-   change says. Until the changes since the scan have been read, an item may be newer than its neighbours.
+1. The planner records the current positions of the stream. Then it describes the table and divides it
+into segments. All offsets of the scan contain both.
+2. A batch reads whole segments, with strongly consistent reads, and its end names them. Items never
+change segments, so a repeated batch covers the same keys, regardless of later writes. The last key of a
+page cannot be the end, because the end of a batch is logged before it is read.
+3. After all segments, the planner reads the stream from the recorded positions. Changes that a scan may
+have missed are later than these positions; earlier changes are in the items.
+4. So every item ends in the state of its last change. Until the changes since the scan have been read,
+an item may be newer than its neighbours.
 5. This fails if changes expire before they are read: hence `_TIME_FOR_SCAN`.
 """
 
@@ -37,21 +35,21 @@ from sluice.source.settings import NO_LIMITS, Limits
 __all__ = ["ScanSettings", "SnapshotEnumerator", "TableCatalog"]
 
 _TIME_FOR_SCAN: Final = RETENTION - 3600.0
-"""Seconds from the positions to the end of the scan. In the hour that is left, old changes are read."""
+"""Maximum seconds from the positions to the end of the scan. The remaining hour is for the old changes."""
 _JUDGED_AFTER: Final = 1800.0
-"""Seconds of a run after which its pace says when the scan will end."""
+"""Seconds of a run after which its pace predicts the end of the scan."""
 _SEGMENT_BYTES: Final = 2**19
-"""Of a segment, about: most are one page, which has up to 1 MiB."""
+"""Approximate bytes of a segment: most are one page, which has up to 1 MiB."""
 _SEGMENTS_PER_LIMIT: Final = 8
-"""Into how many segments what a batch may hold is divided at least, as segments differ in size."""
+"""Minimum number of segments within a batch's limits, because segments differ in size."""
 _MOST_SEGMENTS: Final = 1_000_000
-"""What the service allows."""
+"""The service's limit."""
 _UNKNOWN_SEGMENTS: Final = 256
-"""Of a table that has no items by its description, which is up to six hours old."""
+"""For a table without items by its description, which is up to six hours old."""
 _LARGEST_BATCH: Final = 1_024
-"""Segments of a batch without limits: half a GiB. A failure makes Spark read a batch again."""
+"""Maximum segments of a batch without limits: half a GiB. After a failure Spark reads a batch again."""
 _PACED_BATCH: Final = 60.0
-"""Seconds for which a batch is read, about, if ``scanReadUnits`` sets the pace."""
+"""Approximate seconds of a batch if ``scanReadUnits`` sets the pace."""
 
 _ANOTHER_WAY: Final = (
     "the docs (read.md, 'Tables that take longer than a day') show the other way: an export of the "
@@ -64,11 +62,11 @@ class ScanSettings:
     """How tables are scanned.
 
     Attributes:
-        is_asked: whether a new query, or a table added to one, begins with a scan. A scan that a checkpoint
-            records is completed in any case.
+        is_asked: whether a new query, or a table added to one, begins with a scan. A scan that a
+            checkpoint records is completed in any case.
         segments: per table; None: by its size.
-        read_units: read capacity a second; None: any.
-        limits: what a batch may hold.
+        read_units: read capacity a second; None: no limit.
+        limits: of one batch.
     """
 
     is_asked: bool = False
@@ -79,7 +77,7 @@ class ScanSettings:
 
 @dataclass(frozen=True)
 class _Table:
-    """What the service says of a table: its figures are up to six hours old."""
+    """The description of a table. Its figures are up to six hours old."""
 
     target: str
     keys: tuple[str, ...]
@@ -90,11 +88,10 @@ class _Table:
 
 
 class TableCatalog:
-    """Describes tables; each is asked for once.
+    """Describes each table once.
 
     Args:
         calls: of ``DescribeTable``.
-        tables: of the query.
     """
 
     def __init__(self, calls: Calls, tables: Iterable[TableRef]) -> None:
@@ -105,11 +102,10 @@ class TableCatalog:
 
     @property
     def names(self) -> Collection[str]:
-        """The descriptions of the tables."""
         return self._targets.keys()
 
     def describe(self, name: str) -> _Table:
-        """Raises ServiceError: the call failed, and retries did not help."""
+        """Raises ServiceError if the call failed, and retries did not help."""
         if name not in self._known:
             target = self._targets[name]
 
@@ -132,12 +128,11 @@ class TableCatalog:
 
 
 class SnapshotEnumerator(SplitEnumerator["ScanRange | SplitRange", Offsets]):
-    """Reads tables first if offsets say so, and leaves the rest to the enumerator of their streams.
+    """Reads tables first if offsets require it. All else is planned by the enumerator of their streams.
 
     Args:
         streams: enumerates the streams; closed with this one.
-        tables: describes the tables.
-        arn_of: gives the ARN of the stream that is read of a table.
+        arn_of: returns the ARN of a table's stream that the query reads.
         now: the time by the service's clock (microseconds).
         settings: how tables are scanned.
     """
@@ -156,7 +151,7 @@ class SnapshotEnumerator(SplitEnumerator["ScanRange | SplitRange", Offsets]):
         self._now = now
         self._settings = settings
         self._initial: Offsets | None = None
-        self._run: tuple[int, int] | None = None  # when this run began to scan, and how much was done by then
+        self._run: tuple[int, int] | None = None  # when this run began to scan, and the segments done by then
 
     def initial(self) -> Offsets:
         if self._initial is None:
@@ -183,7 +178,6 @@ class SnapshotEnumerator(SplitEnumerator["ScanRange | SplitRange", Offsets]):
         return replace(start, scan=scans, start=None)
 
     def ranges(self, start: Offsets, end: Offsets) -> Sequence[ScanRange | SplitRange]:
-        """See `SplitEnumerator.ranges`."""
         if not end.scan or end.scan == start.scan:
             return self.streams.ranges(start, end)
         return [
@@ -212,7 +206,7 @@ class SnapshotEnumerator(SplitEnumerator["ScanRange | SplitRange", Offsets]):
     def _with_scans(
         self, scans: Mapping[str, Scan], positions: Callable[[], Offsets], known: frozenset[str] = frozenset()
     ) -> Offsets:
-        """Offsets with a scan of each stream that is not known yet, which begins after its position."""
+        """Returns offsets with a scan of each new stream, which begins after its position."""
         since = self._now()
         offsets = positions()
         if not self._settings.is_asked:
@@ -245,7 +239,7 @@ class SnapshotEnumerator(SplitEnumerator["ScanRange | SplitRange", Offsets]):
         return min(max(1, math.ceil(wanted)), _MOST_SEGMENTS, max(1, table.items))
 
     def _batch_size(self, name: str, scan: Scan, limits: Limits) -> int:
-        """How many segments of a table the next batch reads: one, if nothing is known of them."""
+        """Returns how many segments of a table the next batch reads: one, if their size is unknown."""
         table, units = self._tables.describe(name), self._settings.read_units
         sizes = [float(_LARGEST_BATCH)]
         if limits.records is not None:

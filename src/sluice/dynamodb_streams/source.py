@@ -1,7 +1,6 @@
-"""The source of DynamoDB Streams: a `sluice.source.LogSource` whose log knows neither lag nor times.
+"""The source of DynamoDB Streams, a `sluice.source.LogSource`.
 
-Spark has it imported at ``load()``, and in every process of a query. So what only one of them uses is
-imported where it is used.
+Spark imports it at ``load()``, and in every process of a query, so special imports are local.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _log = logging.getLogger(__name__)
 StreamArns = Mapping[str, Sequence[str]]
 _SECONDS_PER_READ: Final = 0.5
 _UNITS_OF_A_TASK: Final = 1_000.0
-"""Read capacity a second that a paced task consumes, at most: 4 MiB, which one connection gives."""
+"""Maximum read capacity a second of a paced task: 4 MiB, the throughput of one connection."""
 FORMAT: Final = "dynamodb-streams"
 SCHEMA: Final = (
     "eventID string, eventName string, keys string, newImage string, oldImage string, streamViewType string, "
@@ -63,10 +62,8 @@ SCHEMA: Final = (
 
 
 class DynamoDbStreamsSource(LogSource):
-    """``format("dynamodb-streams")``. Its splits are shards, and its streams go by the names of their tables.
-
-    Args:
-        config: what the options say.
+    """``format("dynamodb-streams")``. Its splits are shards, and its streams have the names of their
+    tables.
     """
 
     name: ClassVar[str] = FORMAT
@@ -76,9 +73,10 @@ class DynamoDbStreamsSource(LogSource):
     TABLE_SCHEMA: ClassVar[str | None] = SCHEMA
     TABLE_OPTIONS: ClassVar[str] = "tableName = '...'"
 
-    # "No more than two processes at most should be reading from the same stream's shard at the same time":
-    # https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Streams.html. No page has a number of
-    # reads; a query is one reader, as it plans and reads in turns.
+    # "No more than two processes at most should be reading from the same stream's shard at the same
+    # time":
+    # https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Streams.html. No page limits the
+    # number of reads. A query is one reader, because it plans and reads in turns.
     reads_per_second = 10
 
     def __init__(self, config: StreamsConfig) -> None:
@@ -106,7 +104,7 @@ class DynamoDbStreamsSource(LogSource):
         return initial_positions(self._start, splits, now, self._beside_driver())
 
     def create_log(self, pause: Callable[[float], None]) -> DynamoDbStreamsLog:
-        """The log of a task: it knows the streams, and it knows that the records of its range exist."""
+        """Connects in a task, which knows the streams and that the records of its range exist."""
         from sluice.dynamodb_streams.client import EMPTY_PAGES_IN_RANGE  # noqa: PLC0415 - see above
 
         return self._connect(
@@ -119,8 +117,8 @@ class DynamoDbStreamsSource(LogSource):
         return self.enumerator_of(self._beside_driver(), subscriptions)
 
     def probe_settings(self) -> ProbeSettings:
-        """Each read is billed, and a shard has a thousand changes a second at most: one page."""
-        # Nothing but many empty pages says where the tip is, so each page of records has them behind it.
+        """Each read is billed, and a shard has at most a thousand changes a second: one page."""
+        # Only many empty pages show the tip, so they follow each page of records.
         return replace(super().probe_settings(), seconds_per_read=_SECONDS_PER_READ, empty_pages_for=1.0)
 
     def create_coordinator(self) -> Coordinator:
@@ -199,13 +197,13 @@ class DynamoDbStreamsSource(LogSource):
 
     @property
     def _start(self) -> StartingPosition:
-        """Where a new query starts. A batch read reads what there is."""
+        """Where a new query starts. A batch read starts at the oldest record."""
         if self.config.start is not None:
             return self.config.start
         return "TRIM_HORIZON" if self.settings.starting == "EARLIEST" else "LATEST"
 
     def _beside_driver(self) -> DynamoDbStreamsLog:
-        """The log of the process that plans. There is one, as it knows where the newest records were."""
+        """Returns the planning process's only log, which remembers where the newest records were."""
         if self._planning_log is None:
             self._planning_log = self._connect(time.sleep, self.config.empty_pages).for_planning()
         return self._planning_log
@@ -236,13 +234,13 @@ class DynamoDbStreamsSource(LogSource):
 
 
 class _StreamsCoordinator(Coordinator):
-    """Tells tasks which streams the tables have: each would list them itself, and again for each range."""
+    """Sends tasks the ARNs of streams. Otherwise each task would list them for each range."""
 
     def __init__(self, enumerator: SnapshotEnumerator | StreamEnumerator, log: DynamoDbStreamsLog) -> None:
         super().__init__(enumerator)
         self._streams = log
 
     def assign(self, ranges: Sequence[Any]) -> StreamArns:
-        """By table, the ARNs of its streams, the newest first; none for scans."""
+        """Returns the ARNs of streams by table, the newest first; none for scans."""
         tables = {each.split.stream for each in ranges if not isinstance(each, ScanRange)}
         return {table: self._streams.arns_of(table) for table in tables}

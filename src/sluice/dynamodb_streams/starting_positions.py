@@ -34,7 +34,7 @@ _DIGITS: Final = re.compile(r"[0-9]{21,40}")
 _MINUTE: Final = 60 * MICROS_PER_SECOND
 
 ShardStart = tuple[str, str | None]
-"""One of the kinds above, and the sequence number of the first two."""
+"""A member of `_KINDS`, and a sequence number for the first two."""
 Word = Literal["LATEST", "TRIM_HORIZON"]
 
 
@@ -49,10 +49,10 @@ class ByShard:
 
     @classmethod
     def of(cls, table: ShardTable[ShardStart], names: Collection[str]) -> ByShard:
-        """The positions that the JSON form has for the tables that are read.
+        """Reads the JSON form for the tables of the query.
 
         Raises:
-            OptionError: its message goes behind the option's name.
+            OptionError: its message follows the option's name.
         """
         return cls({SplitId(*key): start for key, start in table.resolve(names).items()})
 
@@ -104,11 +104,11 @@ STARTING: Option[Word | ShardTable[ShardStart]] = Option(
 def initial_positions(
     start: StartingPosition, splits: Iterable[Split], now: int, log: DynamoDbStreamsLog
 ) -> Mapping[SplitId, Position]:
-    """The positions of the splits at which a query starts.
+    """Returns the positions of the splits at which a query starts.
 
-    ``LATEST`` is the newest record of every open shard; shards that are closed by now have nothing later. A
-    shard that has got no record yet is logged with the minute of the start: a restart finds its place by
-    that, and services cut the times of records, to minutes even.
+    ``LATEST`` is the newest record of every open shard; a closed shard has nothing later. A shard
+    without records is logged with the minute of the start, from which a restart resumes: services
+    truncate the times of records, even to minutes.
 
     Args:
         now: the service's time (microseconds since the epoch).
@@ -130,7 +130,7 @@ def initial_positions(
 
 
 def starting_text(start: StartingPosition) -> str:
-    """A starting position as the offset log keeps it, to tell later whether it was changed."""
+    """The starting position as text for the offset log, which shows if it changes."""
     if not isinstance(start, ByShard):
         return start
     listed = sorted((str(split), *at) for split, at in start.starts.items())
@@ -140,7 +140,7 @@ def starting_text(start: StartingPosition) -> str:
 
 def _positions_by_shard(start: ByShard, splits: Collection[Split], now: int) -> Mapping[SplitId, Position]:
     ids = [split.id for split in splits]
-    tables = {split.stream for split in ids}  # those that start now; a checkpoint has the others
+    tables = {split.stream for split in ids}  # the tables that start now; a checkpoint has the others
     if unknown := sorted({split for split in start.starts if split.stream in tables} - set(ids)):
         shown = ", ".join(sorted(split.shard for split in ids if split.stream == unknown[0].stream)[:20])
         raise OptionError(
@@ -157,10 +157,9 @@ def _position(start: ShardStart | None, now: int, split: Split) -> Position:
 
 
 def _number_position(kind: str, number: str, now: int, split: Split) -> Position:
-    """The position at or after a number.
+    """Returns the position at or after a number.
 
-    The numbers that a listing has for the start and the end of a shard need not be those of records, though
-    they may be.
+    The numbers at the start and the end of a listed shard may, but need not, belong to records.
     """
     first, here = sequence_of(split.starting_sequence), int(number)
     last = None if split.ending_sequence is None else sequence_of(split.ending_sequence)

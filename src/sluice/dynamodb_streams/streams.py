@@ -1,7 +1,7 @@
 """The streams that a source reads: options ``tableName`` and ``streamArn``.
 
-A table has one stream at a time, and its ARN ends with a label, the time at which it was enabled. A stream
-that was disabled and enabled again has another label: it is another stream.
+A table has one stream at a time. Its ARN ends with a label, the time at which it was enabled. If a
+stream is disabled and enabled again, that is another stream, with another label.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class StreamArn:
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A table. Offsets, rows and messages know its stream by the table's name.
+    """A table. Its name identifies its stream in offsets, rows and messages.
 
     Attributes:
-        arn: of the stream, if the user named one; None for the newest that the table has.
+        arn: of the stream, if the user named one; None: the table's newest.
     """
 
     name: str
@@ -57,7 +57,7 @@ class TableRef:
 
     @property
     def region(self) -> str | None:
-        """The region that the ARN names."""
+        """The region of the ARN."""
         return None if self.arn is None else StreamArn.parse(self.arn).region
 
 

@@ -1,4 +1,4 @@
-"""Reads segments of a table in a task, as fast as the user allows."""
+"""Reads segments of a table in a task, at the user's read capacity."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
 __all__ = ["UNIT_BYTES", "ScanRange", "scan_pages"]
 
 UNIT_BYTES: Final = 4096
-"""What one unit of read capacity reads, strongly consistent:
-https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/read-write-operations.html"""
+"""Bytes that one unit of read capacity reads with strong consistency:
+https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/read-write-operations.html
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """One segment of a table. "For a given TotalSegments value, all items with the same partition key are
-    always assigned to the same Segment":
-    https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Scan.html
+    """One segment of a table.
+
+    "For a given TotalSegments value, all items with the same partition key are always assigned to the
+    same Segment": https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Scan.html
 
     Attributes:
-        table: by which rows and messages know it.
+        table: its name in rows and messages.
         target: its name or ARN.
         keys: the attributes of its key.
-        units: read capacity that the task may consume a second; None: any.
+        units: read capacity a second for the task; None: no limit.
     """
 
     table: str
@@ -47,7 +49,7 @@ def scan_pages(
     pause: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[ScanRange, Sequence[msgspec.Raw]]]:
-    """The items of segments, page by page.
+    """Yields the items of segments, page by page.
 
     Args:
         calls: of ``Scan``.
@@ -81,7 +83,7 @@ def scan_pages(
 
 
 class _Pace:
-    """Waits after each page until what it has consumed is paid for. Time that passes idle is not saved up."""
+    """Waits after each page until its consumption is covered. Idle time is not saved up."""
 
     def __init__(
         self, units: float | None, pause: Callable[[float], None], clock: Callable[[], float]
@@ -93,7 +95,7 @@ class _Pace:
         self._per_item = 1.0
 
     def limit(self) -> dict[str, int]:
-        """Makes a page consume what a second has, about: by default it would be 256 units at once."""
+        """Limits a page to about a second's consumption: by default it would be 256 units at once."""
         return {} if self._units is None else {"Limit": max(1, int(self._units / self._per_item))}
 
     def pay(self, page: ItemPage) -> None:
