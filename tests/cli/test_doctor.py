@@ -155,11 +155,10 @@ def test_a_folder_that_hides_sluice(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sluice").mkdir()
     assert problems() == []
-    (tmp_path / "sluice" / "__init__.py").touch()
-    (problem,) = problems()
-    assert problem.startswith(
-        f"programs that start here import {tmp_path}/sluice instead of Sluice: rename it"
-    )
+    for path in (tmp_path / "sluice.py", tmp_path / "sluice" / "__init__.py"):
+        path.touch()
+        (problem,) = problems()
+        assert problem.startswith(f"programs that start here import {path} instead of Sluice: rename it")
     monkeypatch.chdir(Path(doctor.__file__).parents[3])
     assert problems() == []
 

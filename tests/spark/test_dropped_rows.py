@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -269,3 +270,28 @@ def test_the_fake_events_are_sparks_own() -> None:
     event: Mapping[str, Any] = json.loads(progress(1, 2).progress.json)
     assert [operator["numRowsDroppedByWatermark"] for operator in event["stateOperators"]] == [1, 2]
     assert event["sources"][1]["endOffset"] == OURS
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_listener_is_removed_at_the_end(
+    in_python: Callable[[FakeJvmSession], Any], monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """After the last events have been delivered, and even if a running query sends more of them."""
+    steps: list[str] = []
+
+    def wait(_millis: int) -> None:
+        steps.append("wait")
+        if not ends:
+            raise TimeoutError
+
+    spark = in_python(FakeJvmSession(object()))
+    bus = SimpleNamespace(waitUntilEmpty=wait)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(listenerBus=lambda: bus)))
+    monkeypatch.setattr(FakeClassicSession, "sparkContext", context)
+    spark.streams.removeListener = lambda _listener: steps.append("remove")
+    monkeypatch.setattr(dropped_rows, "_sessions", weakref.WeakSet())
+    listen(spark)
+
+    dropped_rows._stop_listening()
+
+    assert steps == ["wait", "remove", "wait"]

@@ -77,11 +77,15 @@ def _stop_listening() -> None:
     Otherwise Spark delivers events to a terminated Python, and logs a stack trace for each.
     """
     for session in [each for each in _sessions if getattr(each, "_jsparkSession", None) is not None]:
-        with contextlib.suppress(Exception):  # the JVM may have ended, or its last events take too long
-            events = session.sparkContext._jsc.sc().listenerBus()  # noqa: SLF001 - PySpark has no public name
-            events.waitUntilEmpty(_LAST_EVENTS)
+        _await_events(session)
+        with contextlib.suppress(Exception):  # the JVM may have ended
             session.streams.removeListener(_listeners[0])
-            events.waitUntilEmpty(_LAST_EVENTS)
+        _await_events(session)  # the listener may be handling one
+
+
+def _await_events(session: SparkSession) -> None:
+    with contextlib.suppress(Exception):  # the JVM may have ended, or a running query sends more
+        session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_LAST_EVENTS)  # noqa: SLF001 - no public name
 
 
 def _listener_of_jvm(in_jvm: Any) -> DroppedRowsListener:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final
 
@@ -136,11 +137,15 @@ def _check_sluice() -> Finding:
 
 
 def _shadowing(directory: Path) -> str | None:
-    """What to do about a package of the same name in a folder from which Python imports first."""
-    place = directory / "sluice"
-    if not (place / "__init__.py").is_file() or place.samefile(Path(__file__).parents[2]):
+    """What to do about a module of the same name in a folder from which Python imports first."""
+    spec = PathFinder.find_spec("sluice", [str(directory)])
+    if (
+        spec is None
+        or spec.origin is None
+        or Path(spec.origin).samefile(Path(__file__).parents[2] / "__init__.py")
+    ):
         return None
-    return f"programs that start here import {place} instead of Sluice: rename it, or start them elsewhere"
+    return f"programs that start here import {spec.origin} instead of Sluice: rename it, or start elsewhere"
 
 
 def _check_pyspark(environment: Mapping[str, str]) -> Finding:
